@@ -1,0 +1,20 @@
+//! Capabilities that an application composes inside a *durable object*: a single-threaded actor
+//! with a name, its own SQLite database and one alarm.
+//!
+//! This library decides and stores; where an object lives, what time it is and how a commit
+//! reaches the disk is the matter of a [`host::Host`]. Nothing in here knows tokio, rusqlite or
+//! Cloudflare.
+
+pub mod error;
+pub mod host;
+pub mod id;
+pub mod lifecycle;
+pub mod migrations;
+pub mod scheduler;
+#[cfg(feature = "testing")]
+pub mod testing;
+pub mod time;
+
+pub use error::{ConfigError, OpenError, StorageError};
+pub use scheduler::{Scheduler, SchedulerConfig};
+pub use time::Timestamp;

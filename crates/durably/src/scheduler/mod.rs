@@ -1,0 +1,372 @@
+//! The object's one alarm, the timers before it, and the handler pool.
+//!
+//! Decided here: when the object wakes up next, and that a wake-up is never lost. Not decided here:
+//! what is due; that is each [`Participant`]'s matter.
+
+mod pass;
+mod pool;
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use futures::future::{AbortHandle, abortable};
+
+pub use pool::{HandlerPool, Slot};
+
+use crate::error::{BoxError, ConfigError, OpenError, StorageError};
+use crate::host::{Host, LocalFuture, Sql, Transaction};
+use crate::id::Ids;
+use crate::migrations::{self, Migration};
+use crate::time::{Timestamp, check_count, check_duration};
+
+/// A capability that has work to do at certain times.
+pub trait Participant {
+    /// The capability's name, under which its migrations are recorded.
+    fn name(&self) -> &'static str;
+
+    /// Its schema.
+    fn migrations(&self) -> &'static [Migration];
+
+    /// Reads what the capability keeps in memory, in the transaction that opens the object.
+    fn load(&self, sql: &dyn Sql, now: Timestamp) -> Result<(), StorageError>;
+
+    /// The object is open: work that an earlier instance left behind may go on.
+    fn opened(&self) {}
+
+    /// The earliest time at which something is pending, past times and work in flight included.
+    /// Asked within every transaction, so it is one indexed query.
+    fn next_pending_at(&self, sql: &dyn Sql) -> Result<Option<Timestamp>, StorageError>;
+
+    /// The earliest time after `now` at which `run_due` would find something new. Differs from
+    /// [`next_pending_at`](Self::next_pending_at) when that lies in the past, for what is in flight
+    /// or cannot start yet; asked only then.
+    fn next_wake_at(
+        &self,
+        sql: &dyn Sql,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, StorageError>;
+
+    /// Does what is due at `now`. Resolves when that work has ended; work in flight from an earlier
+    /// call is joined, not repeated.
+    fn run_due(self: Rc<Self>, now: Timestamp) -> LocalFuture<Result<(), BoxError>>;
+}
+
+/// Settings of a [`Scheduler`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SchedulerConfig {
+    /// The alarm is never set sooner than this from now: 1 to 15 s, 15 s by default. Sooner
+    /// deadlines are met by a timer in memory, the alarm being its fallback after an eviction.
+    pub alarm_min_delay: Duration,
+    /// How many application handlers run at once in this object; 10 by default.
+    pub alarm_concurrency: u64,
+    /// An alarm pass that takes this long leaves its work running and returns, so that the host does
+    /// not cut it off; 14 min by default.
+    pub alarm_handoff: Duration,
+    /// Neither timers nor a minimum delay: only alarm passes run what is due. For trace replay.
+    #[cfg(feature = "testing")]
+    pub manual: bool,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        SchedulerConfig {
+            alarm_min_delay: Duration::from_secs(15),
+            alarm_concurrency: 10,
+            alarm_handoff: pass::DEFAULT_HANDOFF,
+            #[cfg(feature = "testing")]
+            manual: false,
+        }
+    }
+}
+
+impl SchedulerConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.alarm_min_delay < Duration::from_secs(1)
+            || self.alarm_min_delay > Duration::from_secs(15)
+        {
+            return Err(ConfigError::new(
+                "alarm_min_delay",
+                "must be between 1 and 15 s",
+            ));
+        }
+        check_count("alarm_concurrency", self.alarm_concurrency)?;
+        check_duration("alarm_handoff", self.alarm_handoff)
+    }
+
+    fn manual(&self) -> bool {
+        #[cfg(feature = "testing")]
+        return self.manual;
+        #[cfg(not(feature = "testing"))]
+        false
+    }
+}
+
+/// The scheduler of one instance of an object. Clones are handles to the same one.
+#[derive(Clone)]
+pub struct Scheduler(Rc<Inner>);
+
+struct Inner {
+    host: Rc<dyn Host>,
+    config: SchedulerConfig,
+    ids: Ids,
+    pool: HandlerPool,
+    // Capabilities own the scheduler, so it holds them weakly: an instance that is dropped is freed.
+    participants: RefCell<Vec<(&'static str, Weak<dyn Participant>)>>,
+    opened: Cell<bool>,
+    /// The alarm as committed, or about to be with what is queued; unknown until the object opens.
+    alarm: Cell<Option<Option<Timestamp>>>,
+    timer: RefCell<Option<Timer>>,
+}
+
+struct Timer {
+    at: Timestamp,
+    task: AbortHandle,
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Scheduler {
+    /// Makes the object's scheduler.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::SecondScheduler`] if the instance has one, [`OpenError::Config`] for settings out
+    /// of range.
+    pub fn new(host: Rc<dyn Host>, config: SchedulerConfig) -> Result<Self, OpenError> {
+        config.check()?;
+        let pool = HandlerPool::new(config.alarm_concurrency);
+        let inner = Rc::new(Inner {
+            host: host.clone(),
+            config,
+            ids: Ids::default(),
+            pool,
+            participants: RefCell::default(),
+            opened: Cell::new(false),
+            alarm: Cell::new(None),
+            timer: RefCell::new(None),
+        });
+        let weak: Weak<dyn Any> = {
+            let erased: Rc<dyn Any> = inner.clone();
+            Rc::downgrade(&erased)
+        };
+        if !host.instance().register(weak) {
+            return Err(OpenError::SecondScheduler);
+        }
+        Ok(Scheduler(inner))
+    }
+
+    /// The object's scheduler: the one that it has, or a new one with default settings.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::SecondScheduler`] if the instance had one that is gone.
+    pub fn of(host: Rc<dyn Host>) -> Result<Self, OpenError> {
+        let existing = host.instance().scheduler();
+        match existing.and_then(|scheduler| scheduler.downcast::<Inner>().ok()) {
+            Some(inner) => Ok(Scheduler(inner)),
+            None => Scheduler::new(host, SchedulerConfig::default()),
+        }
+    }
+
+    /// Registers a capability. It takes part for as long as its owner keeps it.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::AttachedTwice`] for a name that is taken, [`OpenError::AttachedLate`] after
+    /// [`open`](Self::open).
+    pub fn attach(&self, participant: &Rc<impl Participant + 'static>) -> Result<(), OpenError> {
+        let name = participant.name();
+        if self.0.opened.get() {
+            return Err(OpenError::AttachedLate(name));
+        }
+        let mut participants = self.0.participants.borrow_mut();
+        if participants.iter().any(|(taken, _)| *taken == name) {
+            return Err(OpenError::AttachedTwice(name));
+        }
+        let erased: Rc<dyn Participant> = participant.clone();
+        participants.push((name, Rc::downgrade(&erased)));
+        Ok(())
+    }
+
+    /// Opens the object: in one transaction, applies the migrations of all attached capabilities,
+    /// reads their sums and arms the alarm again; then lets their work go on.
+    ///
+    /// # Errors
+    ///
+    /// What a migration or storage answers; nothing is stored then, and the instance is of no use.
+    pub async fn open(&self) -> Result<(), OpenError> {
+        self.0.opened.set(true);
+        let scheduler = self.clone();
+        let now = self.now();
+        self.transaction(move |transaction| {
+            let sql = transaction.sql();
+            for participant in scheduler.participants() {
+                migrations::bring_up(sql, participant.name(), participant.migrations(), now)?;
+                participant.load(sql, now)?;
+            }
+            Ok::<_, OpenError>(())
+        })
+        .await?;
+        for participant in self.participants() {
+            participant.opened();
+        }
+        Ok(())
+    }
+
+    /// Where the object lives.
+    pub fn host(&self) -> &Rc<dyn Host> {
+        &self.0.host
+    }
+
+    /// The host's clock.
+    pub fn now(&self) -> Timestamp {
+        self.0.host.now()
+    }
+
+    /// A new id, higher than all before it in this instance.
+    pub fn next_id(&self) -> String {
+        self.0.ids.next(&*self.0.host)
+    }
+
+    /// The slots in which application handlers run.
+    pub fn pool(&self) -> &HandlerPool {
+        &self.0.pool
+    }
+
+    /// Runs a transaction that ends by reconciling the alarm. Every capability stores through this.
+    pub fn transaction<T: 'static, E: From<StorageError> + 'static>(
+        &self,
+        work: impl FnOnce(&dyn Transaction) -> Result<T, E> + 'static,
+    ) -> impl Future<Output = Result<T, E>> + 'static {
+        let scheduler = self.clone();
+        self.0.host.transaction(move |transaction| {
+            let value = work(transaction)?;
+            scheduler.reconcile(transaction)?;
+            Ok(value)
+        })
+    }
+
+    /// The earliest pending time of all capabilities, past ones included.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers.
+    pub async fn next_pending_at(&self) -> Result<Option<Timestamp>, StorageError> {
+        let scheduler = self.clone();
+        self.0
+            .host
+            .transaction(move |transaction| scheduler.earliest_pending(transaction.sql()))
+            .await
+    }
+
+    /// Runs a task in the background, for as long as the instance lives.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.0.host.spawn(Box::pin(task));
+    }
+
+    fn participants(&self) -> Vec<Rc<dyn Participant>> {
+        let participants = self.0.participants.borrow();
+        participants
+            .iter()
+            .filter_map(|(_, participant)| participant.upgrade())
+            .collect()
+    }
+
+    fn earliest_pending(&self, sql: &dyn Sql) -> Result<Option<Timestamp>, StorageError> {
+        let mut earliest = None;
+        for participant in self.participants() {
+            earliest = earlier(earliest, participant.next_pending_at(sql)?);
+        }
+        Ok(earliest)
+    }
+
+    /// Sets the alarm, and the timer before it, to what is pending now.
+    fn reconcile(&self, transaction: &dyn Transaction) -> Result<(), StorageError> {
+        let now = self.now();
+        let sql = transaction.sql();
+        let mut pending = None;
+        let mut wake = None;
+        for participant in self.participants() {
+            let at = participant.next_pending_at(sql)?;
+            pending = earlier(pending, at);
+            wake = earlier(
+                wake,
+                match at {
+                    Some(at) if at <= now => participant.next_wake_at(sql, now)?,
+                    later => later,
+                },
+            );
+        }
+        let wanted = pending.map(|at| {
+            if self.0.config.manual() {
+                at
+            } else {
+                at.max(now + self.0.config.alarm_min_delay)
+            }
+        });
+        // An alarm that is set for an earlier time will do: it finds nothing new and arms
+        // itself again. Moving it along with every commit would cost a row each time.
+        let keep = match (self.0.alarm.get(), wanted) {
+            (Some(Some(armed)), Some(wanted)) => armed <= wanted,
+            (Some(None), None) => true,
+            _ => false,
+        };
+        if !keep {
+            transaction.set_alarm(wanted)?;
+        }
+        let scheduler = self.clone();
+        transaction.on_release(Box::new(move || {
+            if !keep {
+                scheduler.0.alarm.set(Some(wanted));
+            }
+            scheduler.set_timer(wake, now);
+        }));
+        Ok(())
+    }
+
+    /// Has a timer wake the object at `wake` if the alarm comes later than that.
+    fn set_timer(&self, wake: Option<Timestamp>, now: Timestamp) {
+        let mut timer = self.0.timer.borrow_mut();
+        let wake = wake.filter(|wake| {
+            let alarm = self.0.alarm.get().flatten();
+            !self.0.config.manual() && alarm.is_none_or(|alarm| *wake < alarm)
+        });
+        let Some(at) = wake else {
+            *timer = None;
+            return;
+        };
+        if timer.as_ref().is_some_and(|timer| timer.at == at) {
+            return;
+        }
+        let scheduler = self.clone();
+        let sleep = self.0.host.sleep(at.since(now));
+        let (task, handle) = abortable(async move {
+            sleep.await;
+            // The task leaves its own place first, since what it starts may set the next timer.
+            let own = scheduler.0.timer.borrow_mut().take();
+            scheduler.start_pass().await;
+            drop(own);
+        });
+        *timer = Some(Timer { at, task: handle });
+        self.spawn(async move {
+            // Aborted is as good as done: another timer has taken over.
+            let _ = task.await;
+        });
+    }
+}
+
+/// The earlier of two times that may be missing.
+pub(crate) fn earlier(left: Option<Timestamp>, right: Option<Timestamp>) -> Option<Timestamp> {
+    match (left, right) {
+        (Some(left), Some(right)) => Some(left.min(right)),
+        (one, other) => one.or(other),
+    }
+}

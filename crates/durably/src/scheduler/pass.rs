@@ -1,0 +1,71 @@
+//! One pass over all participants: by the alarm, or by the timer before it.
+
+use std::time::Duration;
+
+use futures::channel::oneshot;
+use futures::future::{Either, join_all, select};
+
+use super::Scheduler;
+use crate::error::{BoxError, StorageError};
+
+impl Scheduler {
+    /// Handles the object's alarm: runs what is due, then arms the alarm for what is pending. A
+    /// participant that fails is reported and does not stop the others.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers when the alarm cannot be armed again; the host then calls again.
+    pub async fn alarm(&self) -> Result<(), StorageError> {
+        // The host has taken the alarm that fired off; whatever commits from here on sets a new one.
+        self.0.alarm.set(Some(None));
+        let handoff = self.0.host.sleep(self.0.config.alarm_handoff);
+        let finished = match select(self.start_pass(), handoff).await {
+            Either::Left(_) => true,
+            Either::Right(_) => false,
+        };
+        let scheduler = self.clone();
+        self.transaction(move |transaction| {
+            if !finished {
+                let fallback = scheduler.now() + scheduler.0.config.alarm_min_delay;
+                transaction.set_alarm(Some(fallback))?;
+                scheduler.0.alarm.set(Some(Some(fallback)));
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Has every participant do what is due now. The work goes on when the returned future is
+    /// dropped.
+    pub(super) fn start_pass(&self) -> impl Future<Output = ()> + Unpin + use<> {
+        let now = self.now();
+        let mut running = Vec::new();
+        for participant in self.participants() {
+            let (done, ended) = oneshot::channel::<()>();
+            let name = participant.name();
+            let work = participant.run_due(now);
+            self.spawn(async move {
+                if let Err(error) = work.await {
+                    report(name, &error);
+                }
+                let _ = done.send(());
+            });
+            running.push(ended);
+        }
+        Box::pin(async move {
+            join_all(running).await;
+        })
+    }
+}
+
+fn report(participant: &'static str, error: &BoxError) {
+    tracing::error!(
+        participant,
+        error = %error,
+        "durability.background_execution.failed"
+    );
+}
+
+/// The default for [`SchedulerConfig::alarm_handoff`](super::SchedulerConfig): a minute before the
+/// 15 that Cloudflare gives an alarm.
+pub(super) const DEFAULT_HANDOFF: Duration = Duration::from_secs(14 * 60);
