@@ -11,6 +11,7 @@ pub mod id;
 pub mod lifecycle;
 pub mod migrations;
 pub mod scheduler;
+pub mod semaphore;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod time;
