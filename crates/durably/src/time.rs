@@ -88,7 +88,7 @@ pub(crate) fn check_duration(field: &'static str, duration: Duration) -> Result<
             format!("must be between 1 and {} ms", MAX_DURATION.as_millis()),
         ));
     }
-    if duration.subsec_nanos() % 1_000_000 != 0 {
+    if !duration.subsec_nanos().is_multiple_of(1_000_000) {
         return Err(ConfigError::new(field, "must be a whole number of ms"));
     }
     Ok(())
