@@ -1,0 +1,628 @@
+//! An object's database, and the one place where its commits reach the disk.
+//!
+//! Decided here: how a batch of closures becomes one commit, what is undone when one of them fails,
+//! and what ends an instance. Not decided here: which closures share a commit, and when; that is the
+//! host's matter. Nothing in here knows threads or tokio.
+
+mod counters;
+mod errors;
+mod file;
+mod settings;
+mod transaction;
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use durably::host::Work;
+use durably::{StorageError, Timestamp};
+use rusqlite::config::DbConfig;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::limits::Limit;
+use rusqlite::wal::CheckpointMode;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+
+pub use counters::{Counters, CountersSnapshot};
+pub use settings::{Settings, Synchronous};
+
+use counters::Trees;
+use errors::storage_error;
+use transaction::Open;
+
+/// The host's own table: whose file this is, and the object's alarm. Its one row is written with the
+/// object's first commit, so a file without it belongs to an object that never came to be.
+const SCHEMA: &str = "
+CREATE TABLE durability_object (
+    id INTEGER PRIMARY KEY CHECK (id = 0),
+    class TEXT NOT NULL,
+    name TEXT NOT NULL,
+    alarm_at INTEGER
+) STRICT;
+";
+
+/// Starts every statement of the host, so that the same words from an application are not taken
+/// from the statement cache but are refused when they are compiled.
+const HOST: &str = "/*host*/";
+
+const BEGIN: &str = "/*host*/BEGIN IMMEDIATE";
+const COMMIT: &str = "/*host*/COMMIT";
+const ROLLBACK: &str = "/*host*/ROLLBACK";
+const SAVEPOINT: &str = "/*host*/SAVEPOINT work";
+const RELEASE: &str = "/*host*/RELEASE work";
+const ROLLBACK_TO: &str = "/*host*/ROLLBACK TO work";
+const INSERT_OBJECT: &str =
+    "/*host*/INSERT INTO durability_object (id, class, name, alarm_at) VALUES (0, ?1, ?2, ?3)";
+const UPDATE_ALARM: &str = "/*host*/UPDATE durability_object SET alarm_at = ?1 WHERE id = 0";
+
+/// The version of SQLite without which objects are not safe: older ones can corrupt a database when
+/// its write-ahead log starts over.
+const OLDEST_SQLITE: i32 = 3_051_003;
+
+/// Refuses a SQLite library that is too old to be trusted with objects.
+///
+/// # Errors
+///
+/// Names the version that was found.
+pub fn check_library() -> Result<(), StorageError> {
+    if rusqlite::version_number() < OLDEST_SQLITE {
+        return Err(StorageError::Failed(format!(
+            "SQLite {} can corrupt databases with a write-ahead log: link 3.51.3 or newer",
+            rusqlite::version()
+        )));
+    }
+    Ok(())
+}
+
+/// The database of one instance of an object. There is exactly one per file.
+pub struct Database {
+    connection: Connection,
+    path: Option<PathBuf>,
+    class: String,
+    name: String,
+    checkpoint_pages: u32,
+    /// Lets a statement of the host through the authorizer.
+    host_speaks: Arc<AtomicBool>,
+    /// Pages in the write-ahead log after the last commit that wrote to it.
+    wal_pages: Arc<AtomicU32>,
+    /// Whether the object's row exists.
+    created: Cell<bool>,
+    committed: Cell<Alarm>,
+    staged: Rc<Cell<Alarm>>,
+    /// Something is to be committed.
+    changed: Cell<bool>,
+    /// Something was written in this transaction, be it undone since.
+    touched: Cell<bool>,
+    /// SQLite has undone the whole transaction by itself, for this reason.
+    undone: RefCell<Option<StorageError>>,
+    ended: RefCell<Option<StorageError>>,
+    before_first_write: RefCell<Option<BeforeWrite>>,
+    counters: Option<Arc<Counters>>,
+    done: Cell<CountersSnapshot>,
+    trees: RefCell<Trees>,
+}
+
+type BeforeWrite = Box<dyn FnOnce() -> Result<(), StorageError>>;
+
+/// The alarm, and which setting of it this is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Alarm {
+    at: Option<Timestamp>,
+    setting: u64,
+}
+
+/// An alarm that went off: the one setting of it that did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FiredAlarm(Alarm);
+
+/// What became of a batch.
+#[derive(Debug)]
+pub struct Committed {
+    /// For each closure in order: `Ok` if it took part in a durable commit or was undone as it had
+    /// asked.
+    pub results: Vec<Result<(), StorageError>>,
+    /// Set if the instance must end: its memory may be ahead of what is stored.
+    pub fatal: Option<Fatal>,
+}
+
+/// Why an instance must end.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Fatal {
+    /// The transaction could not be begun, kept or committed.
+    #[error(transparent)]
+    Storage(StorageError),
+    /// A closure, or a hook that followed it, panicked.
+    #[error("a transaction panicked: {0}")]
+    Panicked(String),
+}
+
+impl Fatal {
+    fn error(&self) -> StorageError {
+        match self {
+            Fatal::Storage(error) => error.clone(),
+            Fatal::Panicked(_) => StorageError::Ended(self.to_string()),
+        }
+    }
+}
+
+impl Database {
+    /// A database in memory for the object `name` of `class`, gone when it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// What SQLite answers.
+    pub fn in_memory(
+        class: &str,
+        name: &str,
+        settings: &Settings,
+    ) -> Result<Database, StorageError> {
+        let connection = Connection::open_in_memory_with_flags(
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        )
+        .and_then(|connection| {
+            connection.execute_batch("PRAGMA page_size = 4096")?;
+            connection.execute_batch(SCHEMA)?;
+            Ok(connection)
+        })
+        .map_err(storage_error)?;
+        Database::set_up(connection, None, class, name, settings)
+    }
+
+    /// The database in the file at `path`, which is created if there is none, for the object `name`
+    /// of `class`.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Damaged`] if the file is not a database or another object's,
+    /// [`StorageError::Locked`] if somebody else has it open, and what SQLite answers.
+    pub fn open(
+        path: &Path,
+        class: &str,
+        name: &str,
+        settings: &Settings,
+    ) -> Result<Database, StorageError> {
+        file::create(path)?;
+        let connection = Connection::open_with_flags(
+            path,
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        )
+        .map_err(storage_error)?;
+        let synchronous = match settings.synchronous {
+            Synchronous::Full => "FULL",
+            Synchronous::Normal => "NORMAL",
+        };
+        // The locking mode comes before the first access, so that the log's index needs no shared
+        // memory; waiting for a lock would block every object of the thread.
+        connection
+            .busy_timeout(Duration::ZERO)
+            .and_then(|()| {
+                connection.execute_batch(&format!(
+                    "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = {synchronous};"
+                ))
+            })
+            .map_err(storage_error)?;
+        Database::set_up(connection, Some(path.to_owned()), class, name, settings)
+    }
+
+    fn set_up(
+        mut connection: Connection,
+        path: Option<PathBuf>,
+        class: &str,
+        name: &str,
+        settings: &Settings,
+    ) -> Result<Database, StorageError> {
+        let host_speaks = Arc::new(AtomicBool::new(false));
+        let wal_pages = Arc::new(AtomicU32::new(0));
+        let stored = configure(&mut connection, settings, &host_speaks, &wal_pages)
+            .map_err(storage_error)?
+            .map_err(|problem| damaged(path.as_deref(), &problem))?;
+        let mut alarm = Alarm::default();
+        if let Some((stored_class, stored_name, alarm_at)) = &stored {
+            if stored_class != class || stored_name != name {
+                return Err(damaged(
+                    path.as_deref(),
+                    &format!("it is the file of {stored_class} {stored_name:?}"),
+                ));
+            }
+            alarm.at = alarm_at.map(Timestamp::from_sql);
+        }
+        Ok(Database {
+            connection,
+            path,
+            class: class.to_owned(),
+            name: name.to_owned(),
+            checkpoint_pages: settings.checkpoint_pages,
+            host_speaks,
+            wal_pages,
+            created: Cell::new(stored.is_some()),
+            committed: Cell::new(alarm),
+            staged: Rc::new(Cell::new(alarm)),
+            changed: Cell::new(false),
+            touched: Cell::new(false),
+            undone: RefCell::new(None),
+            ended: RefCell::new(None),
+            before_first_write: RefCell::new(None),
+            counters: settings.counters.clone(),
+            done: Cell::default(),
+            trees: RefCell::default(),
+        })
+    }
+
+    /// The alarm as it is committed.
+    pub fn alarm(&self) -> Option<Timestamp> {
+        self.committed.get().at
+    }
+
+    /// The committed alarm as one that went off now, for [`settle_alarm`](Self::settle_alarm).
+    pub fn fire_alarm(&self) -> FiredAlarm {
+        FiredAlarm(self.committed.get())
+    }
+
+    /// A closure that removes the alarm that went off, unless somebody has set it since, be it to
+    /// the same time. To be committed when the handler has succeeded.
+    pub fn settle_alarm(&self, fired: FiredAlarm) -> Work {
+        let staged = self.staged.clone();
+        Box::new(move |transaction| {
+            if staged.get() != fired.0 {
+                return Ok(());
+            }
+            // It touches no row, so it fails only where the whole commit does.
+            transaction
+                .set_alarm(None)
+                .map_err(|_| durably::host::RolledBack)
+        })
+    }
+
+    /// Whether anything of the object was ever committed.
+    pub fn is_created(&self) -> bool {
+        self.created.get()
+    }
+
+    /// Has `check` run once, before the first commit from now on that writes; if it fails, so does
+    /// that commit.
+    pub fn before_first_write(&self, check: impl FnOnce() -> Result<(), StorageError> + 'static) {
+        *self.before_first_write.borrow_mut() = Some(Box::new(check));
+    }
+
+    /// Runs a batch of closures in order in one transaction and commits it.
+    ///
+    /// A closure that asks to be undone takes only its own changes and its own alarm with it. What a
+    /// closure gave to `on_release` runs when its changes can no longer be undone alone, before the
+    /// next closure. When this returns the commit is durable, or `fatal` is set and nothing of the
+    /// batch is stored, as far as can be known. A batch that wrote nothing does not wait for the disk.
+    pub fn commit(&self, batch: Vec<Work>) -> Committed {
+        let closures = batch.len();
+        if let Some(error) = &*self.ended.borrow() {
+            let error = StorageError::Ended(error.to_string());
+            return Committed {
+                results: vec![Err(error.clone()); closures],
+                fatal: Some(Fatal::Storage(error)),
+            };
+        }
+        self.count(|done| done.transactions += closures as u64);
+        let outcome = self.run(batch);
+        if let Some(counters) = &self.counters {
+            counters.add(self.done.take());
+        }
+        match outcome {
+            Ok(()) => Committed {
+                results: vec![Ok(()); closures],
+                fatal: None,
+            },
+            Err(fatal) => {
+                if !self.connection.is_autocommit() {
+                    // If even this fails, closing the connection undoes what is left.
+                    let _ = self.control(ROLLBACK);
+                }
+                let error = fatal.error();
+                *self.ended.borrow_mut() = Some(error.clone());
+                Committed {
+                    results: vec![Err(error); closures],
+                    fatal: Some(fatal),
+                }
+            }
+        }
+    }
+
+    /// Whether the write-ahead log has grown so far that [`checkpoint`](Self::checkpoint) is wanted.
+    pub fn wants_checkpoint(&self) -> bool {
+        self.wal_pages.load(Relaxed) >= self.checkpoint_pages
+    }
+
+    /// Moves the write-ahead log into the database, so that the log starts over with the next
+    /// commit. It keeps its length: overwriting is twice as fast as appending.
+    ///
+    /// # Errors
+    ///
+    /// What SQLite answers; nothing is lost then and a later one does the same.
+    pub fn checkpoint(&self) -> Result<(), StorageError> {
+        self.wal_pages.store(0, Relaxed);
+        self.connection
+            .wal_checkpoint_v2(Some(rusqlite::MAIN_DB), CheckpointMode::PASSIVE)
+            .map(|_| ())
+            .map_err(storage_error)
+    }
+
+    /// Closes the database, after a checkpoint. The file of an object that never came to be is
+    /// removed.
+    ///
+    /// # Errors
+    ///
+    /// What SQLite or the file system answers; everything committed is safe nevertheless.
+    pub fn close(self) -> Result<(), StorageError> {
+        self.connection
+            .close()
+            .map_err(|(_, error)| storage_error(error))?;
+        match self.path {
+            Some(path) if !self.created.get() => {
+                std::fs::remove_file(&path).map_err(|error| errors::file_error(&error, &path))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn run(&self, batch: Vec<Work>) -> Result<(), Fatal> {
+        // One closure alone is undone with its transaction and needs no savepoint.
+        let alone = batch.len() == 1;
+        let mut released = false;
+        self.begin()?;
+        for work in batch {
+            let before = (self.staged.get(), self.changed.get());
+            if !alone {
+                self.control(SAVEPOINT)?;
+            }
+            let open = Open {
+                database: self,
+                hooks: RefCell::default(),
+            };
+            let answer = protect(|| work(&open))?;
+            let undone = self.undone.borrow().clone();
+            match (answer, undone) {
+                (Ok(()), None) => {
+                    if !alone {
+                        self.control(RELEASE)?;
+                    }
+                    released = true;
+                    let hooks = open.hooks.take();
+                    protect(|| hooks.into_iter().for_each(|apply| apply()))?;
+                }
+                (Err(_), None) => {
+                    if !alone {
+                        self.control(ROLLBACK_TO)?;
+                        self.control(RELEASE)?;
+                    }
+                    self.staged.set(before.0);
+                    self.changed.set(before.1);
+                }
+                // SQLite undid all closures. If memory follows none of them yet, the failed one
+                // alone is lost and the others start over.
+                (Err(_), Some(_)) if !released => {
+                    self.staged.set(before.0);
+                    self.begin()?;
+                }
+                (_, Some(error)) => return Err(Fatal::Storage(error)),
+            }
+        }
+        self.end()
+    }
+
+    fn begin(&self) -> Result<(), Fatal> {
+        self.changed.set(false);
+        self.touched.set(false);
+        *self.undone.borrow_mut() = None;
+        self.control(BEGIN)
+    }
+
+    fn end(&self) -> Result<(), Fatal> {
+        let staged = self.staged.get();
+        let changed = self.changed.get() || staged.at != self.committed.get().at;
+        if !changed {
+            // What was undone has left its pages behind, which a commit would write.
+            let how = if self.touched.get() { ROLLBACK } else { COMMIT };
+            self.control(how)?;
+            self.committed.set(staged);
+            return Ok(());
+        }
+        let pages_before = self.wal_pages.swap(0, Relaxed);
+        self.store_object(staged.at)
+            .and_then(|()| match self.before_first_write.take() {
+                Some(check) => check(),
+                None => Ok(()),
+            })
+            .map_err(Fatal::Storage)?;
+        self.control(COMMIT)?;
+        let wrote = self.path.is_none() || self.wal_pages.load(Relaxed) > 0;
+        if wrote {
+            self.count(|done| done.flushes += 1);
+        } else {
+            self.wal_pages.store(pages_before, Relaxed);
+        }
+        self.created.set(true);
+        self.committed.set(staged);
+        Ok(())
+    }
+
+    /// Writes the object's row if it has none, or else its alarm if that has changed: once per
+    /// commit, however often it was set.
+    fn store_object(&self, alarm: Option<Timestamp>) -> Result<(), StorageError> {
+        let alarm_at = alarm.map(Timestamp::as_sql);
+        if !self.created.get() {
+            self.speak(INSERT_OBJECT, params![self.class, self.name, alarm_at])?;
+        } else if alarm != self.committed.get().at {
+            self.speak(UPDATE_ALARM, params![alarm_at])?;
+        } else {
+            return Ok(());
+        }
+        self.count(|done| {
+            done.statements += 1;
+            done.rows_written += 1;
+        });
+        Ok(())
+    }
+
+    fn control(&self, statement: &'static str) -> Result<(), Fatal> {
+        self.speak(statement, []).map_err(Fatal::Storage)
+    }
+
+    fn speak(
+        &self,
+        statement: &'static str,
+        parameters: impl rusqlite::Params,
+    ) -> Result<(), StorageError> {
+        self.host_speaks.store(true, Relaxed);
+        let outcome = self
+            .connection
+            .prepare_cached(statement)
+            .and_then(|mut statement| statement.execute(parameters));
+        self.host_speaks.store(false, Relaxed);
+        outcome.map(|_| ()).map_err(storage_error)
+    }
+
+    fn stage_alarm(&self, at: Option<Timestamp>) {
+        let setting = self.staged.get().setting + 1;
+        self.staged.set(Alarm { at, setting });
+    }
+
+    /// Takes note of a statement that ran and changed so many rows.
+    fn stepped(&self, text: &str, changed: u64, changes_schema: bool) {
+        if changed > 0 || changes_schema {
+            self.changed.set(true);
+            self.touched.set(true);
+        }
+        let Some(counters) = &self.counters else {
+            return;
+        };
+        let mut rows = 0;
+        if counters.counts_rows() {
+            if changes_schema {
+                self.trees.borrow_mut().clear();
+            } else if changed > 0 {
+                rows = changed * self.trees.borrow_mut().of(&self.connection, text);
+            }
+        }
+        self.count(|done| {
+            done.statements += 1;
+            done.rows_written += rows;
+        });
+    }
+
+    fn count(&self, add: impl FnOnce(&mut CountersSnapshot)) {
+        if self.counters.is_some() {
+            let mut done = self.done.get();
+            add(&mut done);
+            self.done.set(done);
+        }
+    }
+}
+
+type ObjectRow = (String, String, Option<i64>);
+
+/// Sets a connection up and reads the object's row; the inner error says what is wrong with a file
+/// that SQLite can read.
+fn configure(
+    connection: &mut Connection,
+    settings: &Settings,
+    host_speaks: &Arc<AtomicBool>,
+    wal_pages: &Arc<AtomicU32>,
+) -> rusqlite::Result<Result<Option<ObjectRow>, String>> {
+    connection.set_prepared_statement_cache_capacity(128);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
+    let limit = i32::try_from(settings.max_value_bytes).unwrap_or(i32::MAX);
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, limit)?;
+    connection.execute_batch(&format!(
+        "PRAGMA cache_size = -{}; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = ON;",
+        settings.cache_kib
+    ))?;
+    if let Some(bytes) = settings.max_file_bytes {
+        connection.execute_batch(&format!(
+            "PRAGMA max_page_count = {}",
+            (bytes / 4_096).max(1)
+        ))?;
+    }
+    let known: bool = connection.query_row(
+        "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'durability_object')",
+        [],
+        |row| row.get(0),
+    )?;
+    if !known {
+        return Ok(Err("it is not an object's file".into()));
+    }
+    let stored = connection
+        .query_row(
+            "SELECT class, name, alarm_at FROM durability_object WHERE id = 0",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        )
+        .optional()?;
+    let pages = wal_pages.clone();
+    // This takes the place of SQLite's own checkpoints, which would come before the reply.
+    connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, in_log| {
+        pages.store(u32::try_from(in_log).unwrap_or(0), Relaxed);
+        Ok(())
+    }))?;
+    let host_speaks = host_speaks.clone();
+    connection.authorizer(Some(move |context: AuthContext<'_>| {
+        if host_speaks.load(Relaxed) {
+            Authorization::Allow
+        } else {
+            authorize(&context.action)
+        }
+    }))?;
+    Ok(Ok(stored))
+}
+
+/// What a statement of an application may do.
+fn authorize(action: &AuthAction<'_>) -> Authorization {
+    let allowed = match *action {
+        AuthAction::Transaction { .. }
+        | AuthAction::Savepoint { .. }
+        | AuthAction::Attach { .. }
+        | AuthAction::Detach { .. } => false,
+        // Full-text indexes ask for this one while they read.
+        AuthAction::Pragma { pragma_name, .. } => pragma_name == "data_version",
+        AuthAction::Insert { table_name }
+        | AuthAction::Update { table_name, .. }
+        | AuthAction::Delete { table_name }
+        | AuthAction::DropTable { table_name }
+        | AuthAction::AlterTable { table_name, .. }
+        | AuthAction::CreateIndex { table_name, .. }
+        | AuthAction::CreateTrigger { table_name, .. } => {
+            !table_name.eq_ignore_ascii_case("durability_object")
+        }
+        _ => true,
+    };
+    if allowed {
+        Authorization::Allow
+    } else {
+        Authorization::Deny
+    }
+}
+
+/// Runs code of the application and turns a panic into what ends the instance.
+fn protect<T>(run: impl FnOnce() -> T) -> Result<T, Fatal> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| Fatal::Panicked(panic_text(&*panic)))
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = panic.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "no message".to_owned()
+    }
+}
+
+fn damaged(path: Option<&Path>, problem: &str) -> StorageError {
+    match path {
+        Some(path) => StorageError::Damaged(format!("{}: {problem}", path.display())),
+        None => StorageError::Damaged(problem.to_owned()),
+    }
+}
