@@ -281,10 +281,15 @@ pub trait Host {
 impl dyn Host {
     /// Runs `work` in a transaction: all that it stored and the alarm that it set commit together,
     /// or nothing does. Resolves when the commit is durable, with what `work` returned.
-    pub fn transaction<T: 'static, E: From<StorageError> + 'static>(
+    pub fn transaction<T, E, Work>(
         &self,
-        work: impl FnOnce(&dyn Transaction) -> Result<T, E> + 'static,
-    ) -> impl Future<Output = Result<T, E>> + 'static {
+        work: Work,
+    ) -> impl Future<Output = Result<T, E>> + use<T, E, Work>
+    where
+        T: 'static,
+        E: From<StorageError> + 'static,
+        Work: FnOnce(&dyn Transaction) -> Result<T, E> + 'static,
+    {
         let slot: Rc<RefCell<Option<Result<T, E>>>> = Rc::default();
         let result = slot.clone();
         let done = self.transact(Box::new(move |transaction| {

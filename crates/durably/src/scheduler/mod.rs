@@ -242,10 +242,15 @@ impl Scheduler {
     }
 
     /// Runs a transaction that ends by reconciling the alarm. Every capability stores through this.
-    pub fn transaction<T: 'static, E: From<StorageError> + 'static>(
+    pub fn transaction<T, E, Work>(
         &self,
-        work: impl FnOnce(&dyn Transaction) -> Result<T, E> + 'static,
-    ) -> impl Future<Output = Result<T, E>> + 'static {
+        work: Work,
+    ) -> impl Future<Output = Result<T, E>> + use<T, E, Work>
+    where
+        T: 'static,
+        E: From<StorageError> + 'static,
+        Work: FnOnce(&dyn Transaction) -> Result<T, E> + 'static,
+    {
         let scheduler = self.clone();
         self.0.host.transaction(move |transaction| {
             let value = work(transaction)?;
