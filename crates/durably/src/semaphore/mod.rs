@@ -1,4 +1,18 @@
 //! A concurrency budget shared by many objects: the holder, what is said between it and its
 //! clients, and the client half.
 
+mod builder;
+mod error;
+mod event;
+mod holder;
+pub mod ledger;
+mod limits;
 pub mod protocol;
+pub mod round;
+mod store;
+
+pub use builder::SemaphoreBuilder;
+pub use error::SemaphoreError;
+pub use event::{GroupUsage, SemaphoreEvent, Usage};
+pub use holder::{MIGRATIONS, Semaphore};
+pub use store::{Changes, GrantRow};

@@ -40,7 +40,7 @@ impl ProtocolError {
 }
 
 /// What a client wants in one group.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Demand {
     /// The group under the key.
@@ -56,7 +56,7 @@ pub struct Demand {
 
 /// What became of a grant so far, as marks that only rise: reports may be lost, repeated and
 /// reordered.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantReport {
     /// The grant.
@@ -71,7 +71,7 @@ pub struct GrantReport {
 }
 
 /// What became of a lease so far.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseReport {
     /// The lease.
@@ -89,7 +89,7 @@ pub struct LeaseReport {
 }
 
 /// Asks for permits; answered by the round that takes it up.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermitRequest {
     /// Who asks; the same after every restart.
@@ -118,7 +118,7 @@ pub struct PermitRequest {
 }
 
 /// Reports without asking; answered at once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermitSync {
     /// Who reports.
@@ -144,7 +144,7 @@ pub struct PermitSync {
 }
 
 /// A message to a holder.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
     /// Asks for permits.
     Request(PermitRequest),
@@ -153,7 +153,7 @@ pub enum Message {
 }
 
 /// Permits given to one group of the client.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Grant {
     /// Names the grant in reports.
@@ -194,7 +194,7 @@ impl BlockedReason {
 }
 
 /// A group whose demand was not met in full.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Blocked {
     /// The group.
     #[serde(deserialize_with = "id")]
@@ -204,7 +204,7 @@ pub struct Blocked {
 }
 
 /// How a report of a grant was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GrantStatus {
     /// As it stands in `claimed`.
@@ -216,7 +216,7 @@ pub enum GrantStatus {
 }
 
 /// The answer to a report of a grant.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantResult {
     /// The grant.
@@ -230,7 +230,7 @@ pub struct GrantResult {
 }
 
 /// A lease as the holder sees it: new, refreshed, or stopped.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseGrant {
     /// Names the lease in reports.
@@ -247,7 +247,7 @@ pub struct LeaseGrant {
 }
 
 /// The answer to a [`PermitRequest`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantReply {
     /// New grants, in the order in which demand was served.
@@ -282,7 +282,7 @@ pub struct GrantReply {
 }
 
 /// The answer to a [`PermitSync`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SyncReply {
     /// Answers to the reports, in their order.
@@ -308,7 +308,7 @@ pub struct SyncReply {
 }
 
 /// A holder's answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reply {
     /// To a request.
     Grant(GrantReply),

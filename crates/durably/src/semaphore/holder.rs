@@ -1,0 +1,544 @@
+//! The holder: takes messages, holds rounds at their time, answers after the commit.
+//!
+//! Decided here: when a round takes place, who is in it, and in which order its effects are seen.
+//! Not decided here: who gets what ([`round`](super::round)), what the limits are
+//! ([`limits`](super::limits)), what the rows look like ([`store`](super::store)).
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::rc::Rc;
+
+use futures::channel::oneshot;
+use futures::future::join_all;
+use tracing::Instrument;
+
+use super::builder::{SemaphoreBuilder, Settings};
+use super::error::SemaphoreError;
+use super::event::{GroupUsage, SemaphoreEvent, TARGET, Usage};
+use super::ledger::{Delta, Ledger};
+use super::limits::Limits;
+use super::protocol::{
+    GrantReply, GrantReport, Message, PermitRequest, PermitSync, Reply, SyncReply,
+};
+use super::round::{self, Book, Policy, RoundInput, RoundOutcome};
+use super::store::{self, Changes, GrantRow};
+use crate::error::{BoxError, OpenError, StorageError};
+use crate::host::{LocalFuture, Sql, Transaction};
+use crate::lifecycle::{Hook, emit};
+use crate::migrations::Migration;
+use crate::scheduler::{Participant, Scheduler};
+use crate::time::Timestamp;
+
+/// The holder's schema, for [`migrate`](crate::migrations::migrate).
+pub const MIGRATIONS: &[Migration] = store::MIGRATIONS;
+
+/// Below this many grants a debug build compares the sums with the rows after every change.
+#[cfg(debug_assertions)]
+const ALWAYS_COMPARED: u64 = 200;
+
+/// Holds one concurrency budget for many clients, within the object that owns it. Clones are
+/// handles to the same holder.
+///
+/// ```no_run
+/// # use durably::{OpenError, Scheduler};
+/// use std::time::Duration;
+/// use durably::semaphore::Semaphore;
+///
+/// # fn build(scheduler: Scheduler) -> Result<Semaphore, OpenError> {
+/// // 12 permits for all, at most 8 of them for one group.
+/// let semaphore = Semaphore::builder(&scheduler)
+///     .limit(12)
+///     .group_limit(|_group| async { Ok(Some(8)) })
+///     .round_wait(Duration::from_millis(50))
+///     .build()?;
+/// # Ok(semaphore)
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Semaphore(Rc<Inner>);
+
+pub(super) struct Inner {
+    scheduler: Scheduler,
+    settings: Settings,
+    limits: Limits,
+    hook: Option<Hook<SemaphoreEvent>>,
+    ledger: RefCell<Ledger>,
+    waiting: RefCell<Vec<Waiting>>,
+    /// Demands and reports of the waiting requests.
+    waiting_entries: Cell<u64>,
+    /// A round is scheduled or running, and takes care of the next one when it ends.
+    round_coming: Cell<bool>,
+    last_start: Cell<Option<Timestamp>>,
+}
+
+/// A request that waits for its round.
+struct Waiting {
+    request: PermitRequest,
+    answer: oneshot::Sender<Result<Reply, SemaphoreError>>,
+}
+
+impl Semaphore {
+    /// Starts to configure the holder of the object that `scheduler` belongs to.
+    pub fn builder(scheduler: &Scheduler) -> SemaphoreBuilder {
+        SemaphoreBuilder::new(scheduler.clone())
+    }
+
+    pub(super) fn new(inner: Rc<Inner>) -> Semaphore {
+        Semaphore(inner)
+    }
+
+    /// Takes a message: a sync is applied and answered at once, a request is answered by its
+    /// round. The message is taken when this is called; dropping the returned future gives up the
+    /// answer, not the message.
+    ///
+    /// Requests wait in memory only. If the instance ends first, the call fails and the client asks
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// [`SemaphoreError::Malformed`], [`SemaphoreError::Overloaded`], [`SemaphoreError::Limit`] if
+    /// the limit of the round could not be read, [`SemaphoreError::Storage`]. Nothing of the message
+    /// is stored then.
+    pub fn handle(
+        &self,
+        message: Message,
+    ) -> impl Future<Output = Result<Reply, SemaphoreError>> + use<> {
+        let span = tracing::debug_span!(
+            target: TARGET,
+            "Semaphore.handle",
+            client_id = message.client_id()
+        );
+        let taken = message
+            .check()
+            .map_err(SemaphoreError::from)
+            .and_then(|()| match message {
+                Message::Request(request) => self.0.clone().request(request).map(Taken::Request),
+                Message::Sync(sync) => Ok(Taken::Sync(self.0.clone().sync(sync))),
+            });
+        async move {
+            match taken? {
+                Taken::Sync(answer) => answer.await.map(Reply::Synced),
+                Taken::Request(answer) => answer.await.unwrap_or_else(|_| {
+                    let problem = "the request was waiting for its round".to_owned();
+                    Err(StorageError::Ended(problem).into())
+                }),
+            }
+        }
+        .instrument(span)
+    }
+
+    /// Takes a message as it came over the wire, like [`handle`](Self::handle).
+    ///
+    /// # Errors
+    ///
+    /// As [`handle`](Self::handle).
+    pub fn handle_json(
+        &self,
+        json: &[u8],
+    ) -> impl Future<Output = Result<Reply, SemaphoreError>> + use<> {
+        let answer = Message::from_json(json).map(|message| self.handle(message));
+        async move { answer?.await }
+    }
+
+    /// What is given out now, with the limits as they are now. Permits that were not claimed in
+    /// time do not count, also if no cleanup has taken them back yet.
+    ///
+    /// # Errors
+    ///
+    /// [`SemaphoreError::Limit`] if the limit cannot be read, [`SemaphoreError::Storage`]. A group
+    /// whose ceiling cannot be read is listed without one.
+    #[tracing::instrument(
+        level = "debug",
+        target = "durably::semaphore",
+        name = "Semaphore.usage",
+        skip_all
+    )]
+    pub async fn usage(&self) -> Result<Usage, SemaphoreError> {
+        let inner = self.0.clone();
+        let now = inner.scheduler.now();
+        let limit = inner.limits.limit(&**inner.scheduler.host()).await?;
+        let reader = inner.clone();
+        let (outstanding, mut groups) = inner
+            .scheduler
+            .transaction(move |transaction| reader.outstanding_at(transaction.sql(), now))
+            .await?;
+        let policies = inner.policies(groups.keys().cloned()).await;
+        for (group, usage) in &mut groups {
+            usage.limit = policies.get(group).and_then(|policy| policy.ceiling());
+        }
+        Ok(Usage {
+            limit,
+            granted: outstanding,
+            leased: 0,
+            available: limit.saturating_sub(outstanding),
+            groups,
+        })
+    }
+
+    /// All stored grants, by creation time, then insertion.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers.
+    #[cfg(feature = "testing")]
+    pub async fn grants(&self) -> Result<Vec<GrantRow>, SemaphoreError> {
+        let read = |transaction: &dyn Transaction| Ok(store::all(transaction.sql())?);
+        self.0.scheduler.transaction(read).await
+    }
+
+    /// The sums in memory, and the same from a full scan of the rows. They are always equal.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers.
+    #[cfg(feature = "testing")]
+    pub async fn compare_sums(&self) -> Result<(Ledger, Ledger), SemaphoreError> {
+        let inner = self.0.clone();
+        let read = move |transaction: &dyn Transaction| {
+            Ok((
+                inner.ledger.borrow().clone(),
+                store::sums(transaction.sql())?,
+            ))
+        };
+        self.0.scheduler.transaction(read).await
+    }
+}
+
+/// A message that was taken, and where its answer comes from.
+enum Taken<SyncAnswer> {
+    Request(oneshot::Receiver<Result<Reply, SemaphoreError>>),
+    Sync(SyncAnswer),
+}
+
+impl Inner {
+    pub(super) fn new(
+        scheduler: Scheduler,
+        settings: Settings,
+        limits: Limits,
+        hook: Option<Hook<SemaphoreEvent>>,
+    ) -> Rc<Inner> {
+        Rc::new(Inner {
+            scheduler,
+            settings,
+            limits,
+            hook,
+            ledger: RefCell::default(),
+            waiting: RefCell::default(),
+            waiting_entries: Cell::new(0),
+            round_coming: Cell::new(false),
+            last_start: Cell::new(None),
+        })
+    }
+
+    pub(super) fn attach(self: &Rc<Self>) -> Result<(), OpenError> {
+        self.scheduler.attach(self)
+    }
+
+    fn request(
+        self: Rc<Self>,
+        mut request: PermitRequest,
+    ) -> Result<oneshot::Receiver<Result<Reply, SemaphoreError>>, SemaphoreError> {
+        let (answer, receiver) = oneshot::channel();
+        let entries = entries(&request);
+        {
+            let mut waiting = self.waiting.borrow_mut();
+            let settings = &self.settings;
+            // The first one is always taken, however long its lists are.
+            let too_much = !waiting.is_empty()
+                && self.waiting_entries.get() + entries > settings.max_waiting_entries;
+            let already = waiting.len() as u64;
+            if already >= settings.max_waiting || too_much {
+                return Err(SemaphoreError::Overloaded { waiting: already });
+            }
+            round::accept(&mut request, self.scheduler.now());
+            waiting.push(Waiting { request, answer });
+        }
+        self.waiting_entries
+            .set(self.waiting_entries.get() + entries);
+        self.schedule_round();
+        Ok(receiver)
+    }
+
+    fn sync(
+        self: Rc<Self>,
+        sync: PermitSync,
+    ) -> impl Future<Output = Result<SyncReply, SemaphoreError>> + use<> {
+        let scheduler = self.scheduler.clone();
+        let now = scheduler.now();
+        let PermitSync {
+            client_id,
+            grants,
+            sent_at,
+            ..
+        } = sync;
+        let inner = self.clone();
+        let applied = self.scheduler.transaction(move |transaction| {
+            let mut book = Book::new(named(transaction.sql(), &grants)?);
+            let results: Vec<_> = grants
+                .iter()
+                .map(|report| book.report(&client_id, report, now))
+                .collect();
+            let (changes, delta) = book.close();
+            inner.apply(transaction, &changes, delta)?;
+            Ok::<_, StorageError>(results)
+        });
+        async move {
+            Ok(SyncReply {
+                grant_results: applied.await?,
+                leases: None,
+                contended: false,
+                now: sent_at.map(|_| scheduler.now()),
+            })
+        }
+    }
+
+    /// Has a round held for whoever waits, unless one is coming that will.
+    fn schedule_round(self: &Rc<Self>) {
+        if self.round_coming.replace(true) {
+            return;
+        }
+        let now = self.scheduler.now();
+        let Settings {
+            round_wait,
+            round_period,
+            ..
+        } = self.settings;
+        // If the clock stepped back since the last round, a period from now is enough.
+        let earliest = self
+            .last_start
+            .get()
+            .map_or(now, |start| (start + round_period).min(now + round_period));
+        let delay = earliest.max(now + round_wait).since(now);
+        let sleep = self.scheduler.host().sleep(delay);
+        let inner = self.clone();
+        // A task of the host: an object with waiting requests stays in memory.
+        self.scheduler.spawn(async move {
+            sleep.await;
+            inner.hold_round().await;
+            inner.round_coming.set(false);
+            if !inner.waiting.borrow().is_empty() {
+                inner.schedule_round();
+            }
+        });
+    }
+
+    async fn hold_round(self: &Rc<Self>) {
+        let start = self.scheduler.now();
+        self.last_start.set(Some(start));
+        self.waiting_entries.set(0);
+        let waiting = self.waiting.take();
+        let mut requests = Vec::with_capacity(waiting.len());
+        let mut answers = Vec::with_capacity(waiting.len());
+        for Waiting { request, answer } in waiting {
+            answers.push((answer, request.sent_at.is_some()));
+            requests.push(request);
+        }
+        match self.run_round(start, requests).await {
+            Ok(mut outcome) => {
+                let now = self.scheduler.now();
+                let replies = std::mem::take(&mut outcome.replies);
+                for ((answer, wants_now), reply) in answers.into_iter().zip(replies) {
+                    let reply = GrantReply {
+                        now: wants_now.then_some(now),
+                        ..reply
+                    };
+                    // Whoever gave up finds its grants by their claim deadline.
+                    let _ = answer.send(Ok(Reply::Grant(reply)));
+                }
+                for event in outcome.events(now) {
+                    self.tell(&event);
+                }
+            }
+            Err(error) => {
+                tracing::error!(
+                    target: TARGET,
+                    error = %error,
+                    "durability.semaphore.round_failed"
+                );
+                for (answer, _) in answers {
+                    let _ = answer.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    async fn run_round(
+        self: &Rc<Self>,
+        start: Timestamp,
+        requests: Vec<PermitRequest>,
+    ) -> Result<RoundOutcome, SemaphoreError> {
+        let limit = self.limits.limit(&**self.scheduler.host()).await?;
+        let demanded: BTreeSet<String> = requests
+            .iter()
+            .flat_map(|request| request.demand.iter().map(|demand| demand.group.clone()))
+            .collect();
+        let policies = self.policies(demanded).await;
+        let inner = self.clone();
+        let outcome = self.scheduler.transaction(move |transaction| {
+            let sql = transaction.sql();
+            let mut rows = store::due(sql, start)?;
+            for request in &requests {
+                rows.extend(named(sql, &request.grants)?);
+            }
+            let input = RoundInput {
+                now: start,
+                limit,
+                policies,
+                requests,
+                rows,
+                grant_timeout: inner.settings.grant_timeout,
+                round_period: inner.settings.round_period,
+                with_usage: inner.is_heard(),
+            };
+            let mut next_id = || inner.scheduler.next_id();
+            let mut outcome = round::decide(input, &inner.ledger.borrow(), &mut next_id);
+            let delta = std::mem::take(&mut outcome.delta);
+            inner.apply(transaction, &outcome.changes, delta)?;
+            Ok::<_, StorageError>(outcome)
+        });
+        Ok(outcome.await?)
+    }
+
+    /// Asks for the policies of all `groups` at once, each once.
+    async fn policies(&self, groups: impl IntoIterator<Item = String>) -> BTreeMap<String, Policy> {
+        let host = &**self.scheduler.host();
+        let asked = groups.into_iter().map(|group| async move {
+            let policy = self.limits.policy(host, &group).await;
+            (group, policy)
+        });
+        join_all(asked).await.into_iter().collect()
+    }
+
+    /// Writes what was decided; the sums follow once it can no longer be undone alone.
+    fn apply(
+        self: &Rc<Self>,
+        transaction: &dyn Transaction,
+        changes: &Changes,
+        delta: Delta,
+    ) -> Result<(), StorageError> {
+        store::write(transaction.sql(), changes)?;
+        #[cfg(debug_assertions)]
+        self.compare(transaction.sql(), &delta)?;
+        if !delta.is_empty() {
+            let inner = self.clone();
+            transaction.on_release(Box::new(move || inner.ledger.borrow_mut().apply(&delta)));
+        }
+        Ok(())
+    }
+
+    #[cfg(debug_assertions)]
+    fn compare(&self, sql: &dyn Sql, delta: &Delta) -> Result<(), StorageError> {
+        let ledger = self.ledger.borrow();
+        if ledger.grants() <= ALWAYS_COMPARED {
+            let mut after = ledger.clone();
+            after.apply(delta);
+            assert_eq!(
+                after,
+                store::sums(sql)?,
+                "sums and rows of the semaphore differ"
+            );
+        }
+        Ok(())
+    }
+
+    /// What counts as outstanding at `now`, in all and by group with a stored grant.
+    fn outstanding_at(
+        &self,
+        sql: &dyn Sql,
+        now: Timestamp,
+    ) -> Result<(u64, BTreeMap<String, GroupUsage>), StorageError> {
+        let ledger = self.ledger.borrow();
+        let mut outstanding = ledger.outstanding();
+        let mut groups: BTreeMap<String, GroupUsage> = ledger
+            .groups()
+            .map(|(group, sum)| {
+                let usage = GroupUsage {
+                    granted: sum.outstanding,
+                    limit: None,
+                };
+                (group.to_owned(), usage)
+            })
+            .collect();
+        for (group, unclaimed) in store::due_by_group(sql, now)? {
+            outstanding = outstanding.saturating_sub(unclaimed);
+            if let Some(usage) = groups.get_mut(&group) {
+                usage.granted = usage.granted.saturating_sub(unclaimed);
+            }
+        }
+        Ok((outstanding, groups))
+    }
+
+    /// Takes back what was not claimed in time.
+    async fn clean_up(self: Rc<Self>, now: Timestamp) -> Result<(), StorageError> {
+        let inner = self.clone();
+        let cleaned = self.scheduler.transaction(move |transaction| {
+            let mut book = Book::new(store::due(transaction.sql(), now)?);
+            let events = book.clean_up(now);
+            let (changes, delta) = book.close();
+            inner.apply(transaction, &changes, delta)?;
+            Ok::<_, StorageError>(events)
+        });
+        for event in cleaned.await? {
+            self.tell(&event);
+        }
+        Ok(())
+    }
+
+    /// Whether anybody hears events; only then is the usage of a round worked out.
+    fn is_heard(&self) -> bool {
+        self.hook.is_some() || tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
+    }
+
+    fn tell(&self, event: &SemaphoreEvent) {
+        event.trace();
+        emit(self.hook.as_ref(), event);
+    }
+}
+
+/// The stored grants that `reports` name.
+fn named(sql: &dyn Sql, reports: &[GrantReport]) -> Result<Vec<GrantRow>, StorageError> {
+    let mut rows = Vec::with_capacity(reports.len());
+    for report in reports {
+        rows.extend(store::grant(sql, &report.grant_id)?);
+    }
+    Ok(rows)
+}
+
+/// How much of the memory for waiting requests one takes.
+fn entries(request: &PermitRequest) -> u64 {
+    let leases = request.leases.as_ref().map_or(0, Vec::len);
+    (request.demand.len() + request.grants.len() + leases) as u64
+}
+
+impl Participant for Inner {
+    fn name(&self) -> &'static str {
+        "semaphore"
+    }
+
+    fn migrations(&self) -> &'static [Migration] {
+        store::MIGRATIONS
+    }
+
+    fn load(&self, sql: &dyn Sql, _now: Timestamp) -> Result<(), StorageError> {
+        *self.ledger.borrow_mut() = store::sums(sql)?;
+        Ok(())
+    }
+
+    fn next_pending_at(&self, sql: &dyn Sql) -> Result<Option<Timestamp>, StorageError> {
+        store::next_deadline(sql)
+    }
+
+    // A cleanup finds all that is due, so a deadline that has passed is still to be met.
+    fn next_wake_at(
+        &self,
+        sql: &dyn Sql,
+        _now: Timestamp,
+    ) -> Result<Option<Timestamp>, StorageError> {
+        store::next_deadline(sql)
+    }
+
+    fn run_due(self: Rc<Self>, now: Timestamp) -> LocalFuture<Result<(), BoxError>> {
+        Box::pin(async move { Ok(self.clean_up(now).await?) })
+    }
+}
