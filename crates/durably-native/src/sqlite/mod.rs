@@ -208,6 +208,20 @@ impl Database {
         Database::set_up(connection, Some(path.to_owned()), class, name, settings)
     }
 
+    /// The same database for the next instance, after this one has ended: one in memory has no file
+    /// that could be opened again.
+    ///
+    /// # Errors
+    ///
+    /// What SQLite answers.
+    pub fn reopen(mut self, settings: &Settings) -> Result<Database, StorageError> {
+        // It would refuse the settings that follow.
+        self.connection
+            .authorizer(None::<fn(AuthContext<'_>) -> Authorization>)
+            .map_err(storage_error)?;
+        Database::set_up(self.connection, self.path, &self.class, &self.name, settings)
+    }
+
     fn set_up(
         mut connection: Connection,
         path: Option<PathBuf>,
