@@ -1,2 +1,2 @@
-//! x
+//! The binary `durably-sim`.
 fn main() {}

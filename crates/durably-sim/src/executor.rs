@@ -1,0 +1,516 @@
+//! A deterministic single-threaded executor with a virtual clock.
+//!
+//! Decided here: which ready task runs next ([`World::next_ready`], first come, first served), when
+//! the clock moves, and that a [`Group`] of tasks can be dropped as a whole. Not decided here: what
+//! an object is, or what its storage holds.
+//!
+//! Nothing in it depends on the machine: the same program makes the same polls in the same order.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::{Pin, pin};
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use durably::Timestamp;
+use durably::host::LocalFuture;
+use futures::task::{ArcWake, waker};
+
+use crate::random::Random;
+
+/// Polls allowed without the clock moving; more are taken for tasks that wake each other for ever.
+const MAX_POLLS_AT_ONE_INSTANT: u64 = 10_000_000;
+
+type TaskId = u64;
+
+/// A virtual clock and the tasks that live by it. Clones are handles to the same world.
+///
+/// Tasks run only inside [`run_until_idle`](World::run_until_idle), [`advance`](World::advance) and
+/// [`block_on`](World::block_on).
+#[derive(Clone)]
+pub struct World(Rc<Inner>);
+
+/// A handle that does not keep the world alive, for what lives inside its tasks.
+#[derive(Clone)]
+pub(crate) struct WeakWorld(Weak<Inner>);
+
+struct Inner {
+    clock: Rc<Clock>,
+    tasks: RefCell<BTreeMap<TaskId, Task>>,
+    ready: Arc<Ready>,
+    /// Tasks whose first poll waits until nothing is ready.
+    later: RefCell<VecDeque<TaskId>>,
+    last_task: Cell<TaskId>,
+    random: RefCell<Random>,
+    running: Cell<bool>,
+}
+
+struct Task {
+    group: Option<Group>,
+    future: LocalFuture<()>,
+    waker: Waker,
+    queued: Arc<TaskWaker>,
+}
+
+/// The queue of tasks to poll. Wakers must be `Send`, hence the lock; it is never contended.
+#[derive(Default)]
+struct Ready(Mutex<VecDeque<TaskId>>);
+
+impl Ready {
+    fn push(&self, id: TaskId) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_back(id);
+    }
+
+    fn pop(&self) -> Option<TaskId> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    }
+}
+
+struct TaskWaker {
+    id: TaskId,
+    ready: Arc<Ready>,
+    queued: AtomicBool,
+}
+
+impl ArcWake for TaskWaker {
+    fn wake_by_ref(waker: &Arc<Self>) {
+        if !waker.queued.swap(true, Ordering::Relaxed) {
+            waker.ready.push(waker.id);
+        }
+    }
+}
+
+impl World {
+    /// A world whose clock shows `start_ms` ms since the epoch.
+    pub fn new(start_ms: u64) -> World {
+        World::with_seed(start_ms, 0)
+    }
+
+    /// The same with other randomness: all that hosts of this world draw follows from `seed`.
+    pub fn with_seed(start_ms: u64, seed: u64) -> World {
+        World(Rc::new(Inner {
+            clock: Rc::new(Clock {
+                now: Cell::new(Timestamp::from_millis(start_ms)),
+                timers: RefCell::default(),
+                last_timer: Cell::new(0),
+            }),
+            tasks: RefCell::default(),
+            ready: Arc::default(),
+            later: RefCell::default(),
+            last_task: Cell::new(0),
+            random: RefCell::new(Random::new(seed)),
+            running: Cell::new(false),
+        }))
+    }
+
+    /// What the clock shows.
+    pub fn now(&self) -> Timestamp {
+        self.0.clock.now.get()
+    }
+
+    /// Resolves when the clock has moved by `duration`; a fraction of a millisecond counts as one.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        self.0.clock.sleep(duration)
+    }
+
+    /// When the next timer is due, a past time included; `None` if there is none.
+    pub fn next_timer(&self) -> Option<Timestamp> {
+        self.0.clock.next()
+    }
+
+    /// Runs a task that belongs to no object. If it panics, so does whoever runs the world.
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.start(None, Box::pin(task), true);
+    }
+
+    /// Runs what is ready and due, without moving the clock, until nothing is.
+    pub fn run_until_idle(&self) {
+        self.run(None);
+    }
+
+    /// Moves the clock by `duration`. Every timer on the way runs at its own instant, with all that
+    /// follows from it; those due exactly at the end are included.
+    pub fn advance(&self, duration: Duration) {
+        self.advance_to(self.now() + duration);
+    }
+
+    /// Moves the clock to `target`, as [`advance`](World::advance) does; never back.
+    pub fn advance_to(&self, target: Timestamp) {
+        self.run(Some(target));
+        let now = self.now();
+        self.0.clock.now.set(target.max(now));
+    }
+
+    /// Runs the world until `future` resolves. When nothing is ready, the clock moves to the next
+    /// timer.
+    ///
+    /// # Panics
+    ///
+    /// If `future` waits for something that cannot happen any more: nothing is ready and no timer
+    /// is set. Also when called from inside a task.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let _running = self.enter();
+        let mut future = pin!(future);
+        let queued = self.new_waker();
+        let waker = waker(queued.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut polls = Polls::default();
+        ArcWake::wake_by_ref(&queued);
+        loop {
+            while let Some(id) = self.next_ready() {
+                polls.count(self.now());
+                if id != queued.id {
+                    self.poll(id);
+                    continue;
+                }
+                queued.queued.store(false, Ordering::Relaxed);
+                if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+                    return value;
+                }
+            }
+            let Some(due) = self.next_timer() else {
+                panic!(
+                    "deadlock at {}: the future given to block_on waits, but nothing is ready and \
+                     no timer is set ({} tasks wait too)",
+                    self.now(),
+                    self.0.tasks.borrow().len()
+                );
+            };
+            self.0.clock.fire(due);
+        }
+    }
+
+    /// A number that follows from the seed and what was drawn before.
+    pub fn random(&self) -> u64 {
+        self.0.random.borrow_mut().next()
+    }
+
+    pub(crate) fn fill_random(&self, bytes: &mut [u8]) {
+        self.0.random.borrow_mut().fill(bytes);
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakWorld {
+        WeakWorld(Rc::downgrade(&self.0))
+    }
+
+    /// A group for the tasks of one instance of an object.
+    pub(crate) fn group(&self) -> Group {
+        Group(Rc::new(GroupInner {
+            world: self.downgrade(),
+            clock: self.0.clock.clone(),
+            tasks: RefCell::default(),
+            ended: RefCell::default(),
+            on_end: RefCell::default(),
+        }))
+    }
+
+    /// Runs everything up to `target`, or at the present instant only.
+    fn run(&self, target: Option<Timestamp>) {
+        let _running = self.enter();
+        let mut polls = Polls::default();
+        loop {
+            while let Some(id) = self.next_ready() {
+                polls.count(self.now());
+                self.poll(id);
+            }
+            let last = target.unwrap_or(self.now());
+            match self.next_timer() {
+                Some(due) if due <= last => self.0.clock.fire(due),
+                _ => return,
+            }
+        }
+    }
+
+    /// The one place that decides which task runs next.
+    fn next_ready(&self) -> Option<TaskId> {
+        let ready = self.0.ready.pop();
+        ready.or_else(|| self.0.later.borrow_mut().pop_front())
+    }
+
+    fn enter(&self) -> Running<'_> {
+        assert!(
+            !self.0.running.replace(true),
+            "the world is running already: await inside a task instead of blocking on it"
+        );
+        Running(&self.0.running)
+    }
+
+    fn new_waker(&self) -> Arc<TaskWaker> {
+        let id = self.0.last_task.get() + 1;
+        self.0.last_task.set(id);
+        Arc::new(TaskWaker {
+            id,
+            ready: self.0.ready.clone(),
+            queued: AtomicBool::new(false),
+        })
+    }
+
+    fn start(&self, group: Option<Group>, future: LocalFuture<()>, at_once: bool) {
+        let queued = self.new_waker();
+        let id = queued.id;
+        if let Some(group) = &group {
+            group.0.tasks.borrow_mut().insert(id);
+        }
+        if at_once {
+            ArcWake::wake_by_ref(&queued);
+        } else {
+            self.0.later.borrow_mut().push_back(id);
+        }
+        let task = Task {
+            group,
+            future,
+            waker: waker(queued.clone()),
+            queued,
+        };
+        self.0.tasks.borrow_mut().insert(id, task);
+    }
+
+    fn poll(&self, id: TaskId) {
+        // The task is out of the map meanwhile, so it may spawn tasks and end its own group.
+        let Some(mut task) = self.0.tasks.borrow_mut().remove(&id) else {
+            return;
+        };
+        task.queued.queued.store(false, Ordering::Relaxed);
+        let waker = task.waker.clone();
+        let mut context = Context::from_waker(&waker);
+        let polled = catch_unwind(AssertUnwindSafe(|| task.future.as_mut().poll(&mut context)));
+        match (polled, &task.group) {
+            (Ok(Poll::Pending), group) => {
+                if group.as_ref().is_none_or(|group| !group.has_ended()) {
+                    self.0.tasks.borrow_mut().insert(id, task);
+                }
+            }
+            (Ok(Poll::Ready(())), None) => {}
+            (Ok(Poll::Ready(())), Some(group)) => {
+                group.0.tasks.borrow_mut().remove(&id);
+            }
+            (Err(panic), Some(group)) => group.end(&format!("it panicked: {}", message(&*panic))),
+            (Err(panic), None) => resume_unwind(panic),
+        }
+    }
+}
+
+impl WeakWorld {
+    pub(crate) fn upgrade(&self) -> Option<World> {
+        self.0.upgrade().map(World)
+    }
+}
+
+/// Marks the world as running for as long as it lives.
+struct Running<'a>(&'a Cell<bool>);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+/// Counts polls at one instant, to tell a livelock from work.
+#[derive(Default)]
+struct Polls {
+    at: Option<Timestamp>,
+    count: u64,
+}
+
+impl Polls {
+    fn count(&mut self, now: Timestamp) {
+        if self.at != Some(now) {
+            *self = Polls {
+                at: Some(now),
+                count: 0,
+            };
+        }
+        self.count += 1;
+        assert!(
+            self.count <= MAX_POLLS_AT_ONE_INSTANT,
+            "livelock at {now}: tasks go on waking each other and the clock never moves"
+        );
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("(no message)")
+}
+
+/// The tasks of one instance of an object; they end together.
+#[derive(Clone)]
+pub(crate) struct Group(Rc<GroupInner>);
+
+struct GroupInner {
+    world: WeakWorld,
+    clock: Rc<Clock>,
+    tasks: RefCell<BTreeSet<TaskId>>,
+    ended: RefCell<Option<String>>,
+    on_end: RefCell<Vec<Box<dyn FnOnce()>>>,
+}
+
+impl Group {
+    /// Runs a task of this group; it is dropped at once if the group has ended.
+    pub(crate) fn spawn(&self, task: LocalFuture<()>) {
+        self.start(task, true);
+    }
+
+    /// The same, first polled when nothing else is ready.
+    pub(crate) fn spawn_later(&self, task: LocalFuture<()>) {
+        self.start(task, false);
+    }
+
+    fn start(&self, task: LocalFuture<()>, at_once: bool) {
+        if self.has_ended() {
+            return;
+        }
+        if let Some(world) = self.0.world.upgrade() {
+            world.start(Some(self.clone()), task, at_once);
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.0.clock.now.get()
+    }
+
+    pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
+        self.0.clock.sleep(duration)
+    }
+
+    pub(crate) fn fill_random(&self, bytes: &mut [u8]) {
+        if let Some(world) = self.0.world.upgrade() {
+            world.fill_random(bytes);
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.ended.borrow().is_some()
+    }
+
+    /// Why the group has ended.
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.0.ended.borrow().clone()
+    }
+
+    /// Has `action` run when the group ends, before its tasks are dropped.
+    pub(crate) fn on_end(&self, action: impl FnOnce() + 'static) {
+        self.0.on_end.borrow_mut().push(Box::new(action));
+    }
+
+    /// Drops all tasks where they stand; the one that runs, if it is one of them, at its next await.
+    pub(crate) fn end(&self, reason: &str) {
+        if self.has_ended() {
+            return;
+        }
+        *self.0.ended.borrow_mut() = Some(reason.to_owned());
+        for action in self.0.on_end.take() {
+            action();
+        }
+        let ids = self.0.tasks.take();
+        let Some(world) = self.0.world.upgrade() else {
+            return;
+        };
+        for id in ids {
+            // Dropped outside the borrow: what a task owns may wake or end others.
+            let task = world.0.tasks.borrow_mut().remove(&id);
+            drop(task);
+        }
+    }
+}
+
+struct Clock {
+    now: Cell<Timestamp>,
+    /// By time, then by when they were set.
+    timers: RefCell<BTreeMap<(Timestamp, u64), Waker>>,
+    last_timer: Cell<u64>,
+}
+
+impl Clock {
+    fn next(&self) -> Option<Timestamp> {
+        let timers = self.timers.borrow();
+        timers.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Sets the clock to `due`, unless it is past, and wakes what is due then.
+    fn fire(&self, due: Timestamp) {
+        self.now.set(self.now.get().max(due));
+        let mut fired = Vec::new();
+        let mut timers = self.timers.borrow_mut();
+        while let Some(entry) = timers.first_entry() {
+            if entry.key().0 > due {
+                break;
+            }
+            fired.push(entry.remove());
+        }
+        drop(timers);
+        for waker in fired {
+            waker.wake();
+        }
+    }
+
+    fn sleep(self: &Rc<Self>, duration: Duration) -> Sleep {
+        let whole = Duration::from_millis(duration.as_nanos().div_ceil(1_000_000) as u64);
+        self.sleep_until(self.now.get() + whole)
+    }
+
+    fn sleep_until(self: &Rc<Self>, at: Timestamp) -> Sleep {
+        let sequence = self.last_timer.get() + 1;
+        self.last_timer.set(sequence);
+        Sleep {
+            clock: self.clone(),
+            key: (at, sequence),
+            started: false,
+        }
+    }
+}
+
+/// Resolves when the clock shows its time.
+pub struct Sleep {
+    clock: Rc<Clock>,
+    key: (Timestamp, u64),
+    started: bool,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut timers = self.clock.timers.borrow_mut();
+        // A timer whose time has come still waits to be fired, so that order is kept.
+        let waiting = !self.started || timers.contains_key(&self.key);
+        if waiting {
+            timers.insert(self.key, context.waker().clone());
+        }
+        drop(timers);
+        self.started = true;
+        if waiting {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.clock.timers.borrow_mut().remove(&self.key);
+    }
+}
+
+impl World {
+    /// Resolves when the clock shows `at`.
+    pub fn sleep_until(&self, at: Timestamp) -> Sleep {
+        self.0.clock.sleep_until(at)
+    }
+}
