@@ -10,7 +10,6 @@ pub mod host;
 pub mod id;
 pub mod lifecycle;
 pub mod migrations;
-pub mod operations;
 pub mod scheduler;
 pub mod semaphore;
 #[cfg(feature = "testing")]
