@@ -2,6 +2,7 @@
 //! clients, and the client half.
 
 mod builder;
+pub mod client;
 mod error;
 mod event;
 mod holder;
