@@ -102,6 +102,9 @@ pub enum OpenError {
     /// A capability was attached after the scheduler had been opened.
     #[error("capability {0:?} came too late: attach it before Scheduler::open")]
     AttachedLate(&'static str),
+    /// The scheduler was opened a second time.
+    #[error("the scheduler is open already: open it once, after attaching all capabilities")]
+    OpenedTwice,
     /// The stored schema is newer than this build can undo.
     #[error(
         "capability {capability:?} is {ahead} migrations ahead of this build, which undoes at most \
@@ -146,6 +149,7 @@ impl OpenError {
             OpenError::SecondScheduler => "second_scheduler",
             OpenError::AttachedTwice(_) => "attached_twice",
             OpenError::AttachedLate(_) => "attached_late",
+            OpenError::OpenedTwice => "opened_twice",
             OpenError::TooFarAhead { .. } => "schema_too_far_ahead",
             OpenError::HistoryDiffers { .. } => "schema_history_differs",
             OpenError::UnknownMigration { .. } => "unknown_migration",

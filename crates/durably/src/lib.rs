@@ -11,6 +11,7 @@ pub mod id;
 pub mod layers;
 pub mod lifecycle;
 pub mod migrations;
+pub mod operations;
 pub mod scheduler;
 pub mod semaphore;
 #[cfg(feature = "testing")]

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use futures::future::{AbortHandle, abortable};
 
+pub(crate) use pass::report;
 pub use pool::{HandlerPool, Slot};
 
 use crate::error::{BoxError, ConfigError, OpenError, StorageError};
@@ -202,8 +203,11 @@ impl Scheduler {
     /// # Errors
     ///
     /// What a migration or storage answers; nothing is stored then, and the instance is of no use.
+    /// [`OpenError::OpenedTwice`] from the second call on, which changes nothing.
     pub async fn open(&self) -> Result<(), OpenError> {
-        self.0.opened.set(true);
+        if self.0.opened.replace(true) {
+            return Err(OpenError::OpenedTwice);
+        }
         let scheduler = self.clone();
         let now = self.now();
         self.transaction(move |transaction| {
@@ -254,7 +258,7 @@ impl Scheduler {
         let scheduler = self.clone();
         self.0.host.transaction(move |transaction| {
             let value = work(transaction)?;
-            scheduler.reconcile(transaction)?;
+            scheduler.reconcile(transaction, None)?;
             Ok(value)
         })
     }
@@ -293,8 +297,13 @@ impl Scheduler {
         Ok(earliest)
     }
 
-    /// Sets the alarm, and the timer before it, to what is pending now.
-    fn reconcile(&self, transaction: &dyn Transaction) -> Result<(), StorageError> {
+    /// Sets the alarm, and the timer before it, to what is pending now; the alarm not later than
+    /// `fallback`.
+    fn reconcile(
+        &self,
+        transaction: &dyn Transaction,
+        fallback: Option<Timestamp>,
+    ) -> Result<(), StorageError> {
         let now = self.now();
         let sql = transaction.sql();
         let mut pending = None;
@@ -310,17 +319,18 @@ impl Scheduler {
                 },
             );
         }
-        let wanted = pending.map(|at| {
-            if self.0.config.manual() {
-                at
-            } else {
-                at.max(now + self.0.config.alarm_min_delay)
-            }
-        });
+        let min_delay = self.0.config.alarm_min_delay;
+        let soonest = if self.0.config.manual() {
+            Timestamp::ZERO
+        } else {
+            now + min_delay
+        };
+        let wanted = earlier(pending.map(|at| at.max(soonest)), fallback);
         // An alarm that is set for an earlier time will do: it finds nothing new and arms
-        // itself again. Moving it along with every commit would cost a row each time.
+        // itself again. Moving it along with every commit would cost a row each time. One that
+        // should have fired long ago was dropped, and is set again.
         let keep = match (self.0.alarm.get(), wanted) {
-            (Some(Some(armed)), Some(wanted)) => armed <= wanted,
+            (Some(Some(armed)), Some(wanted)) => armed <= wanted && armed + min_delay > now,
             (Some(None), None) => true,
             _ => false,
         };
@@ -357,7 +367,13 @@ impl Scheduler {
             sleep.await;
             // The task leaves its own place first, since what it starts may set the next timer.
             let own = scheduler.0.timer.borrow_mut().take();
-            scheduler.start_pass().await;
+            // The wall clock may lag behind the one that the timer ran on.
+            let pass = scheduler.start_pass(scheduler.now().max(at));
+            // Not every pass stores something, and the next timer must not wait for one that does.
+            if let Err(error) = scheduler.transaction(|_| Ok::<_, StorageError>(())).await {
+                report("scheduler", &error);
+            }
+            pass.await;
             drop(own);
         });
         *timer = Some(Timer { at, task: handle });

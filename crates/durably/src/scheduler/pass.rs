@@ -1,12 +1,14 @@
 //! One pass over all participants: by the alarm, or by the timer before it.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use futures::channel::oneshot;
 use futures::future::{Either, join_all, select};
 
 use super::Scheduler;
-use crate::error::{BoxError, StorageError};
+use crate::error::StorageError;
+use crate::time::Timestamp;
 
 impl Scheduler {
     /// Handles the object's alarm: runs what is due, then arms the alarm for what is pending. A
@@ -16,29 +18,27 @@ impl Scheduler {
     ///
     /// What storage answers when the alarm cannot be armed again; the host then calls again.
     pub async fn alarm(&self) -> Result<(), StorageError> {
-        // The host has taken the alarm that fired off; whatever commits from here on sets a new one.
-        self.0.alarm.set(Some(None));
+        // The host has taken the alarm that fired off, or keeps one that was set while the object
+        // opened. Not knowing makes the next transaction set it.
+        self.0.alarm.set(None);
         let handoff = self.0.host.sleep(self.0.config.alarm_handoff);
-        let finished = match select(self.start_pass(), handoff).await {
+        let finished = match select(self.start_pass(self.now()), handoff).await {
             Either::Left(_) => true,
             Either::Right(_) => false,
         };
+        // Work that is left running need not have a row that is pending.
+        let fallback = (!finished).then(|| self.now() + self.0.config.alarm_min_delay);
         let scheduler = self.clone();
-        self.transaction(move |transaction| {
-            if !finished {
-                let fallback = scheduler.now() + scheduler.0.config.alarm_min_delay;
-                transaction.set_alarm(Some(fallback))?;
-                scheduler.0.alarm.set(Some(Some(fallback)));
-            }
-            Ok(())
-        })
-        .await
+        let armed = self
+            .0
+            .host
+            .transaction(move |transaction| scheduler.reconcile(transaction, fallback));
+        armed.await
     }
 
     /// Has every participant do what is due now. The work goes on when the returned future is
     /// dropped.
-    pub(super) fn start_pass(&self) -> impl Future<Output = ()> + Unpin + use<> {
-        let now = self.now();
+    pub(super) fn start_pass(&self, now: Timestamp) -> impl Future<Output = ()> + Unpin + use<> {
         let mut running = Vec::new();
         for participant in self.participants() {
             let (done, ended) = oneshot::channel::<()>();
@@ -46,7 +46,7 @@ impl Scheduler {
             let work = participant.run_due(now);
             self.spawn(async move {
                 if let Err(error) = work.await {
-                    report(name, &error);
+                    report(name, &*error);
                 }
                 let _ = done.send(());
             });
@@ -58,10 +58,11 @@ impl Scheduler {
     }
 }
 
-fn report(participant: &'static str, error: &BoxError) {
+/// Reports that a capability could not do something in the background.
+pub(crate) fn report(participant: &'static str, error: &(impl Display + ?Sized)) {
     tracing::error!(
         participant,
-        error = %error,
+        %error,
         "durability.background_execution.failed"
     );
 }
