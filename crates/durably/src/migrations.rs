@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use crate::error::OpenError;
+use crate::error::{OpenError, StorageError};
 use crate::host::{Host, Sql, Transaction};
 use crate::time::Timestamp;
 
@@ -21,7 +21,7 @@ pub struct Migration {
     pub down: &'static str,
 }
 
-const CREATE_HISTORY: &str = "CREATE TABLE IF NOT EXISTS durability_migrations (
+const CREATE_HISTORY: &str = "CREATE TABLE durability_migrations (
     capability TEXT NOT NULL,
     position INTEGER NOT NULL,
     name TEXT NOT NULL,
@@ -29,6 +29,20 @@ const CREATE_HISTORY: &str = "CREATE TABLE IF NOT EXISTS durability_migrations (
     applied_at INTEGER NOT NULL,
     PRIMARY KEY (capability, position)
 ) STRICT, WITHOUT ROWID";
+
+/// Creates the table of what is applied, if there is none. An object that opens with its schema in
+/// place must not count as one that writes, and even `IF NOT EXISTS` does.
+pub(crate) fn prepare(sql: &dyn Sql) -> Result<(), StorageError> {
+    let exists = sql.first(
+        "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'durability_migrations'",
+        &[],
+        |_| Ok(()),
+    )?;
+    match exists {
+        Some(()) => Ok(()),
+        None => sql.script(CREATE_HISTORY),
+    }
+}
 
 struct Applied {
     name: String,
@@ -49,14 +63,13 @@ fn history(sql: &dyn Sql, capability: &str) -> Result<Vec<Applied>, OpenError> {
 }
 
 /// Brings the schema of `capability` to the end of `known`, undoing at most two migrations that a
-/// newer build applied.
+/// newer build applied. After [`prepare`].
 pub(crate) fn bring_up(
     sql: &dyn Sql,
     capability: &str,
     known: &[Migration],
     now: Timestamp,
 ) -> Result<(), OpenError> {
-    sql.script(CREATE_HISTORY)?;
     let applied = history(sql, capability)?;
     let ahead = applied.len().saturating_sub(known.len());
     if ahead > MAX_UNDONE {
@@ -96,7 +109,7 @@ pub async fn migrate(
     let now = host.now();
     host.transaction(move |transaction: &dyn Transaction| {
         let sql = transaction.sql();
-        sql.script(CREATE_HISTORY)?;
+        prepare(sql)?;
         let applied = history(sql, capability)?;
         step(sql, capability, known, &applied, end, now)
     })

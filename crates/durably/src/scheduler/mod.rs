@@ -212,6 +212,7 @@ impl Scheduler {
         let now = self.now();
         self.transaction(move |transaction| {
             let sql = transaction.sql();
+            migrations::prepare(sql)?;
             for participant in scheduler.participants() {
                 migrations::bring_up(sql, participant.name(), participant.migrations(), now)?;
                 participant.load(sql, now)?;
