@@ -4,13 +4,12 @@
 //! Not decided here: who gets what ([`round`](super::round)), what the limits are
 //! ([`limits`](super::limits)), what the rows look like ([`store`](super::store)).
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 
 use futures::channel::oneshot;
-use futures::future::join_all;
 use tracing::Instrument;
 
 use super::builder::{SemaphoreBuilder, Settings};
@@ -18,10 +17,9 @@ use super::error::SemaphoreError;
 use super::event::{GroupUsage, SemaphoreEvent, TARGET, Usage};
 use super::ledger::{Delta, Ledger};
 use super::limits::Limits;
-use super::protocol::{
-    GrantReply, GrantReport, Message, PermitRequest, PermitSync, Reply, SyncReply,
-};
-use super::round::{self, Book, Policy, RoundInput, RoundOutcome};
+use super::protocol::{GrantReport, Message, PermitSync, Reply, SyncReply};
+use super::round::Book;
+use super::rounds::Rounds;
 use super::store::{self, Changes, GrantRow};
 use crate::error::{BoxError, OpenError, StorageError};
 use crate::host::{LocalFuture, Sql, Transaction};
@@ -59,23 +57,12 @@ const ALWAYS_COMPARED: u64 = 200;
 pub struct Semaphore(Rc<Inner>);
 
 pub(super) struct Inner {
-    scheduler: Scheduler,
-    settings: Settings,
-    limits: Limits,
+    pub(super) scheduler: Scheduler,
+    pub(super) settings: Settings,
+    pub(super) limits: Limits,
     hook: Option<Hook<SemaphoreEvent>>,
-    ledger: RefCell<Ledger>,
-    waiting: RefCell<Vec<Waiting>>,
-    /// Demands and reports of the waiting requests.
-    waiting_entries: Cell<u64>,
-    /// A round is scheduled or running, and takes care of the next one when it ends.
-    round_coming: Cell<bool>,
-    last_start: Cell<Option<Timestamp>>,
-}
-
-/// A request that waits for its round.
-struct Waiting {
-    request: PermitRequest,
-    answer: oneshot::Sender<Result<Reply, SemaphoreError>>,
+    pub(super) ledger: RefCell<Ledger>,
+    pub(super) rounds: Rounds,
 }
 
 impl Semaphore {
@@ -224,40 +211,12 @@ impl Inner {
             limits,
             hook,
             ledger: RefCell::default(),
-            waiting: RefCell::default(),
-            waiting_entries: Cell::new(0),
-            round_coming: Cell::new(false),
-            last_start: Cell::new(None),
+            rounds: Rounds::default(),
         })
     }
 
     pub(super) fn attach(self: &Rc<Self>) -> Result<(), OpenError> {
         self.scheduler.attach(self)
-    }
-
-    fn request(
-        self: Rc<Self>,
-        mut request: PermitRequest,
-    ) -> Result<oneshot::Receiver<Result<Reply, SemaphoreError>>, SemaphoreError> {
-        let (answer, receiver) = oneshot::channel();
-        let entries = entries(&request);
-        {
-            let mut waiting = self.waiting.borrow_mut();
-            let settings = &self.settings;
-            // The first one is always taken, however long its lists are.
-            let too_much = !waiting.is_empty()
-                && self.waiting_entries.get() + entries > settings.max_waiting_entries;
-            let already = waiting.len() as u64;
-            if already >= settings.max_waiting || too_much {
-                return Err(SemaphoreError::Overloaded { waiting: already });
-            }
-            round::accept(&mut request, self.scheduler.now());
-            waiting.push(Waiting { request, answer });
-        }
-        self.waiting_entries
-            .set(self.waiting_entries.get() + entries);
-        self.schedule_round();
-        Ok(receiver)
     }
 
     fn sync(
@@ -293,125 +252,8 @@ impl Inner {
         }
     }
 
-    /// Has a round held for whoever waits, unless one is coming that will.
-    fn schedule_round(self: &Rc<Self>) {
-        if self.round_coming.replace(true) {
-            return;
-        }
-        let now = self.scheduler.now();
-        let Settings {
-            round_wait,
-            round_period,
-            ..
-        } = self.settings;
-        // If the clock stepped back since the last round, a period from now is enough.
-        let earliest = self
-            .last_start
-            .get()
-            .map_or(now, |start| (start + round_period).min(now + round_period));
-        let delay = earliest.max(now + round_wait).since(now);
-        let sleep = self.scheduler.host().sleep(delay);
-        let inner = self.clone();
-        // A task of the host: an object with waiting requests stays in memory.
-        self.scheduler.spawn(async move {
-            sleep.await;
-            inner.hold_round().await;
-            inner.round_coming.set(false);
-            if !inner.waiting.borrow().is_empty() {
-                inner.schedule_round();
-            }
-        });
-    }
-
-    async fn hold_round(self: &Rc<Self>) {
-        let start = self.scheduler.now();
-        self.last_start.set(Some(start));
-        self.waiting_entries.set(0);
-        let waiting = self.waiting.take();
-        let mut requests = Vec::with_capacity(waiting.len());
-        let mut answers = Vec::with_capacity(waiting.len());
-        for Waiting { request, answer } in waiting {
-            answers.push((answer, request.sent_at.is_some()));
-            requests.push(request);
-        }
-        match self.run_round(start, requests).await {
-            Ok(mut outcome) => {
-                let now = self.scheduler.now();
-                let replies = std::mem::take(&mut outcome.replies);
-                for ((answer, wants_now), reply) in answers.into_iter().zip(replies) {
-                    let reply = GrantReply {
-                        now: wants_now.then_some(now),
-                        ..reply
-                    };
-                    // Whoever gave up finds its grants by their claim deadline.
-                    let _ = answer.send(Ok(Reply::Grant(reply)));
-                }
-                for event in outcome.events(now) {
-                    self.tell(&event);
-                }
-            }
-            Err(error) => {
-                tracing::error!(
-                    target: TARGET,
-                    error = %error,
-                    "durability.semaphore.round_failed"
-                );
-                for (answer, _) in answers {
-                    let _ = answer.send(Err(error.clone()));
-                }
-            }
-        }
-    }
-
-    async fn run_round(
-        self: &Rc<Self>,
-        start: Timestamp,
-        requests: Vec<PermitRequest>,
-    ) -> Result<RoundOutcome, SemaphoreError> {
-        let limit = self.limits.limit(&**self.scheduler.host()).await?;
-        let demanded: BTreeSet<String> = requests
-            .iter()
-            .flat_map(|request| request.demand.iter().map(|demand| demand.group.clone()))
-            .collect();
-        let policies = self.policies(demanded).await;
-        let inner = self.clone();
-        let outcome = self.scheduler.transaction(move |transaction| {
-            let sql = transaction.sql();
-            let mut rows = store::due(sql, start)?;
-            for request in &requests {
-                rows.extend(named(sql, &request.grants)?);
-            }
-            let input = RoundInput {
-                now: start,
-                limit,
-                policies,
-                requests,
-                rows,
-                grant_timeout: inner.settings.grant_timeout,
-                round_period: inner.settings.round_period,
-                with_usage: inner.is_heard(),
-            };
-            let mut next_id = || inner.scheduler.next_id();
-            let mut outcome = round::decide(input, &inner.ledger.borrow(), &mut next_id);
-            let delta = std::mem::take(&mut outcome.delta);
-            inner.apply(transaction, &outcome.changes, delta)?;
-            Ok::<_, StorageError>(outcome)
-        });
-        Ok(outcome.await?)
-    }
-
-    /// Asks for the policies of all `groups` at once, each once.
-    async fn policies(&self, groups: impl IntoIterator<Item = String>) -> BTreeMap<String, Policy> {
-        let host = &**self.scheduler.host();
-        let asked = groups.into_iter().map(|group| async move {
-            let policy = self.limits.policy(host, &group).await;
-            (group, policy)
-        });
-        join_all(asked).await.into_iter().collect()
-    }
-
     /// Writes what was decided; the sums follow once it can no longer be undone alone.
-    fn apply(
+    pub(super) fn apply(
         self: &Rc<Self>,
         transaction: &dyn Transaction,
         changes: &Changes,
@@ -486,29 +328,23 @@ impl Inner {
     }
 
     /// Whether anybody hears events; only then is the usage of a round worked out.
-    fn is_heard(&self) -> bool {
+    pub(super) fn is_heard(&self) -> bool {
         self.hook.is_some() || tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
     }
 
-    fn tell(&self, event: &SemaphoreEvent) {
+    pub(super) fn tell(&self, event: &SemaphoreEvent) {
         event.trace();
         emit(self.hook.as_ref(), event);
     }
 }
 
 /// The stored grants that `reports` name.
-fn named(sql: &dyn Sql, reports: &[GrantReport]) -> Result<Vec<GrantRow>, StorageError> {
+pub(super) fn named(sql: &dyn Sql, reports: &[GrantReport]) -> Result<Vec<GrantRow>, StorageError> {
     let mut rows = Vec::with_capacity(reports.len());
     for report in reports {
         rows.extend(store::grant(sql, &report.grant_id)?);
     }
     Ok(rows)
-}
-
-/// How much of the memory for waiting requests one takes.
-fn entries(request: &PermitRequest) -> u64 {
-    let leases = request.leases.as_ref().map_or(0, Vec::len);
-    (request.demand.len() + request.grants.len() + leases) as u64
 }
 
 impl Participant for Inner {

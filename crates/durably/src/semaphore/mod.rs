@@ -10,6 +10,7 @@ pub mod ledger;
 mod limits;
 pub mod protocol;
 pub mod round;
+mod rounds;
 mod store;
 
 pub use builder::SemaphoreBuilder;

@@ -421,3 +421,6 @@ fn usage_after(
 fn added(left: u64, right: u64) -> u64 {
     left.saturating_add(right).min(MAX_SAFE_INTEGER)
 }
+
+#[cfg(test)]
+mod properties;
