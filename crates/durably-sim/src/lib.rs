@@ -71,6 +71,7 @@ mod executor;
 mod host;
 mod object;
 mod random;
+pub mod replay;
 
 pub use executor::{Sleep, World};
 pub use host::{VirtualHost, VirtualStorage};

@@ -174,6 +174,23 @@ impl Semaphore {
         self.0.scheduler.transaction(read).await
     }
 
+    /// Stores grants as they are, in the order given, for traces that begin with rows. The sums of
+    /// this instance do not follow: the object must be opened anew.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers.
+    #[cfg(feature = "testing")]
+    pub async fn load_grants(&self, rows: Vec<GrantRow>) -> Result<(), SemaphoreError> {
+        let changes = Changes {
+            inserted: rows,
+            ..Changes::default()
+        };
+        let write =
+            move |transaction: &dyn Transaction| Ok(store::write(transaction.sql(), &changes)?);
+        self.0.scheduler.transaction(write).await
+    }
+
     /// The sums in memory, and the same from a full scan of the rows. They are always equal.
     ///
     /// # Errors

@@ -1,0 +1,499 @@
+//! Doing the steps of a semaphore trace with a real holder, on a scheduler in manual mode.
+//!
+//! What a trace configures is handed to the builder; only what its types cannot say, such as a
+//! negative limit, is refused here.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use durably::error::BoxError;
+use durably::host::{Host, LocalFuture, Object};
+use durably::semaphore::{GrantRow, Semaphore};
+use durably::{ConfigError, OpenError, Scheduler, SchedulerConfig, Timestamp};
+use serde_json::{Value, json};
+
+use super::Subject;
+use super::trace::Step;
+use crate::{Alarms, VirtualObject, World};
+
+/// The object that a trace drives, in a world of its own.
+#[derive(Default)]
+pub(super) struct Holder {
+    opened: Option<Opened>,
+    /// Rows of a `load` that came before the first `open`.
+    to_load: Vec<GrantRow>,
+}
+
+struct Opened {
+    world: World,
+    object: VirtualObject<HolderObject>,
+    outside: Rc<Outside>,
+    /// The latest configuration was refused, so there is no instance until the next.
+    refused: bool,
+}
+
+/// What surrounds the holder: its configuration, what its callbacks answer, what it puts out.
+#[derive(Default)]
+struct Outside {
+    config: RefCell<Step>,
+    limit: RefCell<Value>,
+    group_limits: RefCell<BTreeMap<String, Value>>,
+    gates: RefCell<BTreeMap<String, Value>>,
+    limit_delay: Cell<Duration>,
+    /// How the trace names the reason why the configuration was refused.
+    refusal: RefCell<Option<&'static str>>,
+    /// Ids of messages without an answer, by arrival.
+    unanswered: RefCell<BTreeMap<u64, String>>,
+    arrivals: Cell<u64>,
+    outputs: RefCell<Vec<Output>>,
+}
+
+enum Output {
+    Reply { arrival: u64, value: Value },
+    Other(Value),
+}
+
+struct HolderObject {
+    scheduler: Scheduler,
+    semaphore: Semaphore,
+}
+
+impl Object for HolderObject {
+    const CLASS: &'static str = "holder";
+
+    fn alarm(self: Rc<Self>) -> LocalFuture<Result<(), BoxError>> {
+        Box::pin(async move { Ok(self.scheduler.alarm().await?) })
+    }
+}
+
+impl Subject for Holder {
+    fn step(&mut self, step: &Step) -> Result<Vec<Value>, String> {
+        match (step.op.as_str(), &mut self.opened) {
+            ("open", _) => self.open(step),
+            ("load", None) => {
+                self.to_load = rows(step)?;
+                Ok(Vec::new())
+            }
+            (_, None) => Err("nothing is open yet".into()),
+            ("load", Some(opened)) => opened.load(rows(step)?).map(|()| Vec::new()),
+            (_, Some(opened)) => opened.step(step),
+        }
+    }
+
+    fn now(&self) -> Value {
+        self.opened
+            .as_ref()
+            .map_or(Value::Null, |opened| opened.world.now().as_millis().into())
+    }
+
+    fn alarm(&mut self) -> Result<Value, String> {
+        match &self.opened {
+            Some(opened) if !opened.refused => {
+                let pending = opened.ask(|holder| async move {
+                    let pending = holder.scheduler.next_pending_at().await;
+                    pending.map_err(|error| error.to_string())
+                })??;
+                Ok(pending.map_or(Value::Null, |at| at.as_millis().into()))
+            }
+            _ => Ok(Value::Null),
+        }
+    }
+}
+
+impl Holder {
+    fn open(&mut self, step: &Step) -> Result<Vec<Value>, String> {
+        let now = step.count("now")?;
+        let opened = match &mut self.opened {
+            Some(opened) if opened.world.now().as_millis() == now => opened,
+            Some(_) => return Err("\"now\" is not what the clock shows".into()),
+            none => none.insert(Opened::new(now)),
+        };
+        let mut outputs = opened.crash();
+        opened.outside.configure(step)?;
+        match opened.reopen() {
+            Ok(()) if self.to_load.is_empty() => {}
+            Ok(()) => opened.load(std::mem::take(&mut self.to_load))?,
+            Err(problem) => {
+                let Some(code) = opened.outside.refusal.take() else {
+                    return Err(problem);
+                };
+                opened.refused = true;
+                outputs.push(json!({"t": "open", "error": code}));
+            }
+        }
+        Ok(outputs)
+    }
+}
+
+impl Opened {
+    fn new(now: u64) -> Opened {
+        let world = World::new(now);
+        let outside = Rc::<Outside>::default();
+        let factory = {
+            let outside = outside.clone();
+            move |host| build(host, outside.clone())
+        };
+        Opened {
+            object: world.object("holder", Alarms::Manual, factory),
+            world,
+            outside,
+            refused: false,
+        }
+    }
+
+    fn step(&mut self, step: &Step) -> Result<Vec<Value>, String> {
+        let outside = self.outside.clone();
+        match step.op.as_str() {
+            "advance" => return self.advance(step.count("ms")?),
+            // No instance means that the file breaks its own format.
+            _ if self.refused => return Err("the configuration was refused".into()),
+            "limit" => *outside.limit.borrow_mut() = step.value("value")?.clone(),
+            "groupLimit" | "canGrant" => {
+                let answers = match step.op.as_str() {
+                    "canGrant" => &outside.gates,
+                    _ => &outside.group_limits,
+                };
+                let group = step.text("group")?.to_owned();
+                answers
+                    .borrow_mut()
+                    .insert(group, step.value("value")?.clone());
+            }
+            "send" => self.send(step)?,
+            "usage" => self.start(move |holder| async move {
+                let output = match holder.semaphore.usage().await {
+                    Ok(usage) => json!({"t": "usage", "value": usage}),
+                    Err(error) => json!({"t": "usage", "error": error.code()}),
+                };
+                outside.put(output);
+            }),
+            "alarm" => {
+                let object = self.object.clone();
+                self.world.spawn(async move {
+                    if let Err(error) = object.fire_alarm().await {
+                        outside.put(json!({"t": "alarm", "error": error.to_string()}));
+                    }
+                });
+            }
+            "state" => self.start(move |holder| async move {
+                outside.put(match holder.semaphore.grants().await {
+                    Ok(grants) => {
+                        let grants: Vec<Value> = grants.iter().map(row_as_json).collect();
+                        json!({"t": "state", "grants": grants, "leases": []})
+                    }
+                    Err(error) => json!({"t": "state", "error": error.code()}),
+                });
+            }),
+            "crash" => {
+                let outputs = self.crash();
+                self.reopen()?;
+                return Ok(outputs);
+            }
+            other => return Err(format!("no step {other:?}")),
+        }
+        self.world.run_until_idle();
+        self.outputs()
+    }
+
+    fn send(&self, step: &Step) -> Result<(), String> {
+        let id = step.text("id")?.to_owned();
+        let message = step.value("message")?.to_string();
+        let arrival = self.outside.arrivals.get();
+        self.outside.arrivals.set(arrival + 1);
+        let unanswered = &self.outside.unanswered;
+        unanswered.borrow_mut().insert(arrival, id.clone());
+        let outside = self.outside.clone();
+        self.start(move |holder| async move {
+            let answer = holder.semaphore.handle_json(message.as_bytes()).await;
+            outside.unanswered.borrow_mut().remove(&arrival);
+            let value = match answer {
+                Ok(reply) => json!({"t": "reply", "id": id, "value": reply}),
+                Err(error) => json!({"t": "reply", "id": id, "error": error.code()}),
+            };
+            outside
+                .outputs
+                .borrow_mut()
+                .push(Output::Reply { arrival, value });
+        });
+        Ok(())
+    }
+
+    /// Everything that becomes due at one instant is a tick of its own.
+    fn advance(&self, millis: u64) -> Result<Vec<Value>, String> {
+        let target = self.world.now() + Duration::from_millis(millis);
+        let mut outputs = Vec::new();
+        while let Some(due) = self.world.next_timer().filter(|due| *due <= target) {
+            self.world.advance_to(due);
+            outputs.extend(self.outputs()?);
+        }
+        self.world.advance_to(target);
+        Ok(outputs)
+    }
+
+    fn crash(&self) -> Vec<Value> {
+        self.object.crash();
+        self.outside.outputs.borrow_mut().clear();
+        let unanswered = self.outside.unanswered.take();
+        unanswered
+            .into_values()
+            .map(|id| json!({"t": "reply", "id": id, "error": "crash"}))
+            .collect()
+    }
+
+    fn reopen(&mut self) -> Result<(), String> {
+        self.refused = false;
+        let object = self.object.clone();
+        let opened = self.run(async move { object.open().await })?;
+        opened.map_err(|error| error.to_string())
+    }
+
+    /// Puts rows into storage and has a new instance find them.
+    fn load(&mut self, rows: Vec<GrantRow>) -> Result<(), String> {
+        let loaded = self.ask(|holder| async move { holder.semaphore.load_grants(rows).await })?;
+        loaded.map_err(|error| error.to_string())?;
+        self.object.crash();
+        self.reopen()
+    }
+
+    /// What was put out since the last tick: replies by arrival, then the rest as it came.
+    fn outputs(&self) -> Result<Vec<Value>, String> {
+        if !self.refused && !self.object.is_open() {
+            return Err("the holder's instance has ended, by a panic or a failed commit".into());
+        }
+        let mut replies = BTreeMap::new();
+        let mut others = Vec::new();
+        for output in self.outside.outputs.take() {
+            match output {
+                Output::Reply { arrival, value } => {
+                    replies.insert(arrival, value);
+                }
+                Output::Other(value) => others.push(value),
+            }
+        }
+        Ok(replies.into_values().chain(others).collect())
+    }
+
+    /// Starts a call to the holder; what comes of it, the call puts out itself.
+    fn start<F>(&self, call: impl FnOnce(Rc<HolderObject>) -> F + 'static)
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let call = self.object.call(call);
+        self.world.spawn(async move {
+            // Calls that end with their instance are answered by the crash.
+            let _ = call.await;
+        });
+    }
+
+    /// The answer of a call that takes no time.
+    fn ask<T: 'static, F>(
+        &self,
+        call: impl FnOnce(Rc<HolderObject>) -> F + 'static,
+    ) -> Result<T, String>
+    where
+        F: Future<Output = T> + 'static,
+    {
+        let called = self.run(self.object.call(call))?;
+        called.map_err(|error| error.to_string())
+    }
+
+    /// What a future resolves to without the clock moving.
+    fn run<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Result<T, String> {
+        let slot = Rc::new(Cell::new(None));
+        let result = slot.clone();
+        self.world
+            .spawn(async move { slot.set(Some(future.await)) });
+        self.world.run_until_idle();
+        result
+            .take()
+            .ok_or_else(|| "the holder took time where it must not".to_owned())
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // Calls that still wait hold the object, and it the world.
+        self.object.crash();
+        if !std::thread::panicking() {
+            self.world.run_until_idle();
+        }
+    }
+}
+
+impl Outside {
+    fn put(&self, output: Value) {
+        self.outputs.borrow_mut().push(Output::Other(output));
+    }
+
+    /// Takes over the configuration of an `open`, and sets anew what its callbacks answer.
+    fn configure(&self, step: &Step) -> Result<(), String> {
+        let setting = |name| step.config(name).cloned().unwrap_or_default();
+        *self.limit.borrow_mut() = setting("limit");
+        *self.group_limits.borrow_mut() = match setting("groupLimits") {
+            Value::Object(limits) => limits.into_iter().collect(),
+            Value::Null => BTreeMap::new(),
+            _ => return Err("\"groupLimits\" is no object".into()),
+        };
+        *self.gates.borrow_mut() = match setting("blockedGroups") {
+            Value::Array(groups) => groups
+                .iter()
+                .filter_map(Value::as_str)
+                .map(|group| (group.to_owned(), Value::Bool(false)))
+                .collect(),
+            Value::Null => BTreeMap::new(),
+            _ => return Err("\"blockedGroups\" is no list".into()),
+        };
+        let delay = setting("limitDelayMs").as_u64().unwrap_or(0);
+        self.limit_delay.set(Duration::from_millis(delay));
+        *self.config.borrow_mut() = step.clone();
+        Ok(())
+    }
+}
+
+/// Builds an instance as the trace has configured it.
+async fn build(host: Rc<dyn Host>, outside: Rc<Outside>) -> Result<Rc<HolderObject>, BoxError> {
+    let mut config = SchedulerConfig::default();
+    config.manual = true;
+    let scheduler = Scheduler::new(host.clone(), config)?;
+    let semaphore = configured(&scheduler, host, &outside).inspect_err(|error| {
+        if let OpenError::Config(_) = error {
+            *outside.refusal.borrow_mut() = Some("config");
+        }
+    })?;
+    scheduler.open().await?;
+    Ok(Rc::new(HolderObject {
+        scheduler,
+        semaphore,
+    }))
+}
+
+fn configured(
+    scheduler: &Scheduler,
+    host: Rc<dyn Host>,
+    outside: &Rc<Outside>,
+) -> Result<Semaphore, OpenError> {
+    let step = outside.config.borrow();
+    whole(step.config("limit"), "limit")?;
+    let mut builder = Semaphore::builder(scheduler);
+    if let Some(wait) = duration(&step, "roundWaitMs")? {
+        builder = builder.round_wait(wait);
+    }
+    if let Some(period) = duration(&step, "roundPeriodMs")? {
+        builder = builder.round_period(period);
+    }
+    if let Some(timeout) = duration(&step, "grantTimeoutMs")? {
+        builder = builder.grant_timeout(timeout);
+    }
+    let (limits, ceilings, gates, events) = (
+        outside.clone(),
+        outside.clone(),
+        outside.clone(),
+        outside.clone(),
+    );
+    builder
+        .limit_with(move || {
+            let (outside, host) = (limits.clone(), host.clone());
+            async move {
+                let delay = outside.limit_delay.get();
+                if !delay.is_zero() {
+                    host.sleep(delay).await;
+                }
+                let limit = outside.limit.borrow();
+                as_count(&limit).ok_or_else(|| format!("the limit is {limit}").into())
+            }
+        })
+        .group_limit(move |group| {
+            let ceiling = ceilings.group_limits.borrow().get(&group).cloned();
+            async move {
+                match ceiling {
+                    None | Some(Value::Null) => Ok(None),
+                    Some(ceiling) => match as_count(&ceiling) {
+                        Some(count) => Ok(Some(count)),
+                        None => Err(format!("the ceiling of {group} is {ceiling}").into()),
+                    },
+                }
+            }
+        })
+        .can_grant(move |group| {
+            let gate = gates.gates.borrow().get(&group).cloned();
+            async move {
+                match gate {
+                    None => Ok(true),
+                    Some(Value::Bool(open)) => Ok(open),
+                    Some(gate) => Err(format!("the gate of {group} is {gate}").into()),
+                }
+            }
+        })
+        .on_event(move |event| events.put(json!({"t": "event", "event": event})))
+        .build()
+}
+
+/// A whole number that is not negative, also if it is written as `5.0`.
+fn as_count(value: &Value) -> Option<u64> {
+    let from_fraction = || {
+        let number = value.as_f64()?;
+        let fits = number >= 0.0 && number < 2f64.powi(63) && number.fract() == 0.0;
+        fits.then_some(number as u64)
+    };
+    value.as_u64().or_else(from_fraction)
+}
+
+/// A setting that the builder's types take only as a whole number.
+fn whole(value: Option<&Value>, field: &'static str) -> Result<u64, OpenError> {
+    let count = value.and_then(as_count);
+    count
+        .filter(|count| *count <= durably::time::MAX_SAFE_INTEGER)
+        .ok_or_else(|| ConfigError::new(field, "must be a count").into())
+}
+
+fn duration(step: &Step, field: &'static str) -> Result<Option<Duration>, OpenError> {
+    let value = step.config(field);
+    value
+        .map(|value| whole(Some(value), field).map(Duration::from_millis))
+        .transpose()
+}
+
+/// The rows of a `load`.
+fn rows(step: &Step) -> Result<Vec<GrantRow>, String> {
+    let rows = match step.get("grants") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(rows)) => rows,
+        Some(_) => return Err("\"grants\" is no list".into()),
+    };
+    rows.iter()
+        .map(|row| {
+            let text = |name: &str| {
+                let text = row.get(name).and_then(Value::as_str).map(str::to_owned);
+                text.ok_or_else(|| format!("a row has no {name:?}"))
+            };
+            let count = |name: &str| {
+                let count = row.get(name).and_then(Value::as_u64);
+                count.ok_or_else(|| format!("a row has no {name:?}"))
+            };
+            Ok(GrantRow {
+                grant_id: text("grantId")?,
+                client_id: text("clientId")?,
+                group: text("group")?,
+                permits: count("permits")?,
+                claimed: count("claimed")?,
+                released: count("released")?,
+                created_at: Timestamp::from_millis(count("createdAt")?),
+                expires_at: Timestamp::from_millis(count("expiresAt")?),
+            })
+        })
+        .collect()
+}
+
+fn row_as_json(row: &GrantRow) -> Value {
+    json!({
+        "grantId": row.grant_id,
+        "clientId": row.client_id,
+        "group": row.group,
+        "permits": row.permits,
+        "claimed": row.claimed,
+        "released": row.released,
+        "createdAt": row.created_at,
+        "expiresAt": row.expires_at,
+    })
+}

@@ -1,0 +1,191 @@
+//! Reading a trace: one JSON object a line, each a step with what is expected of it.
+
+use serde_json::{Map, Value};
+
+/// A trace as it stands in its file.
+pub(super) struct Trace {
+    pub(super) kind: Kind,
+    /// All steps but the notes.
+    pub(super) steps: Vec<Step>,
+}
+
+/// What a trace drives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Semaphore,
+    Topology,
+}
+
+/// What every kind of trace may do, then what only one kind does, with the members that such a step
+/// must have.
+const COMMON: &[(&str, &[&str])] = &[
+    ("open", &["now", "config"]),
+    ("load", &[]),
+    ("advance", &["ms"]),
+    ("alarm", &[]),
+    ("crash", &[]),
+    ("state", &[]),
+];
+const SEMAPHORE: &[(&str, &[&str])] = &[
+    ("limit", &["value"]),
+    ("groupLimit", &["group", "value"]),
+    ("canGrant", &["group", "value"]),
+    ("send", &["id", "message"]),
+    ("usage", &[]),
+];
+const TOPOLOGY: &[(&str, &[&str])] = &[
+    ("script", &[]),
+    ("update", &["id", "group", "draft"]),
+    ("delete", &["id", "group"]),
+    ("snapshot", &["group"]),
+];
+
+/// What a step is compared with; the rest of its members says what to do.
+const EXPECTED: [&str; 3] = ["now", "alarm", "out"];
+
+/// One step.
+#[derive(Clone, Default)]
+pub(super) struct Step {
+    /// Its place in the file, from 1, notes included.
+    pub(super) number: usize,
+    pub(super) op: String,
+    members: Map<String, Value>,
+}
+
+impl Trace {
+    /// Reads a trace. The problem names the line.
+    pub(super) fn parse(text: &str) -> Result<Trace, String> {
+        let mut steps: Vec<Step> = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let number = index + 1;
+            if line.trim().is_empty() {
+                continue;
+            }
+            let step = Step::parse(number, line).map_err(|it| format!("line {number}: {it}"))?;
+            if step.op != "note" {
+                steps.push(step);
+            }
+        }
+        let opened = steps.iter().find(|step| step.op == "open");
+        let Some(opened) = opened else {
+            return Err("there is no step \"open\"".into());
+        };
+        if let Some(early) = steps
+            .first()
+            .filter(|step| !["open", "load"].contains(&&*step.op))
+        {
+            return Err(format!("line {}: nothing is open yet", early.number));
+        }
+        let is_topology = opened.config("channels").is_some();
+        let (kind, own) = if is_topology {
+            (Kind::Topology, TOPOLOGY)
+        } else {
+            (Kind::Semaphore, SEMAPHORE)
+        };
+        for step in &steps {
+            let mut known = COMMON.iter().chain(own);
+            let Some((_, members)) = known.find(|(op, _)| *op == step.op) else {
+                let number = step.number;
+                return Err(format!("line {number}: no step {:?} in this kind", step.op));
+            };
+            for member in *members {
+                if !step.members.contains_key(*member) {
+                    return Err(format!("line {}: no member {member:?}", step.number));
+                }
+            }
+        }
+        Ok(Trace { kind, steps })
+    }
+
+    /// Whether it configures leases or expects any.
+    pub(super) fn uses_leases(&self) -> bool {
+        self.steps.iter().any(|step| {
+            let configured = step.op == "open" && step.config("leases").is_some();
+            let loaded = step.op == "load" && has_entries(step.get("leases"));
+            let outputs = step.expected("out").and_then(Value::as_array);
+            let expected = outputs.into_iter().flatten().any(|output| {
+                let event = output["event"]["type"].as_str().unwrap_or_default();
+                has_entries(output.get("leases"))
+                    || has_entries(output["value"].get("leases"))
+                    || event.starts_with("lease_")
+            });
+            configured || loaded || expected
+        })
+    }
+}
+
+fn has_entries(list: Option<&Value>) -> bool {
+    let list = list.and_then(Value::as_array);
+    list.is_some_and(|list| !list.is_empty())
+}
+
+impl Step {
+    fn parse(number: usize, line: &str) -> Result<Step, String> {
+        let members: Map<String, Value> =
+            serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let op = members.get("op").and_then(Value::as_str);
+        let op = op.ok_or("no member \"op\"")?.to_owned();
+        // What a step does not say cannot be compared, so a damaged trace would pass.
+        let must_say: &[&str] = match op.as_str() {
+            "note" | "load" => &[],
+            _ => &EXPECTED,
+        };
+        if let Some(missing) = must_say.iter().find(|name| !members.contains_key(**name)) {
+            return Err(format!("no member {missing:?}"));
+        }
+        if members.get("out").is_some_and(|out| !out.is_array()) {
+            return Err("\"out\" is no list".into());
+        }
+        Ok(Step {
+            number,
+            op,
+            members,
+        })
+    }
+
+    pub(super) fn get(&self, member: &str) -> Option<&Value> {
+        self.members.get(member)
+    }
+
+    /// A setting of the configuration, if the step has one.
+    pub(super) fn config(&self, setting: &str) -> Option<&Value> {
+        self.get("config").and_then(|config| config.get(setting))
+    }
+
+    pub(super) fn get_mut(&mut self, member: &str) -> Option<&mut Value> {
+        self.members.get_mut(member)
+    }
+
+    /// A member that the step must have as text.
+    pub(super) fn text(&self, member: &str) -> Result<&str, String> {
+        let text = self.get(member).and_then(Value::as_str);
+        text.ok_or_else(|| format!("{member:?} is no text"))
+    }
+
+    /// A member that the step must have as a count.
+    pub(super) fn count(&self, member: &str) -> Result<u64, String> {
+        let count = self.get(member).and_then(Value::as_u64);
+        count.ok_or_else(|| format!("{member:?} is no count"))
+    }
+
+    /// A member that the step must have.
+    pub(super) fn value(&self, member: &str) -> Result<&Value, String> {
+        self.get(member).ok_or_else(|| format!("no {member:?}"))
+    }
+
+    /// What the trace expects, if it says so.
+    pub(super) fn expected(&self, member: &str) -> Option<&Value> {
+        self.get(member)
+    }
+
+    /// The step without what is expected of it.
+    pub(super) fn operation(&self) -> Value {
+        let mut members = self.members.clone();
+        if self.op != "open" {
+            members.remove("now");
+        }
+        members.remove("alarm");
+        members.remove("out");
+        Value::Object(members)
+    }
+}
