@@ -1,4 +1,25 @@
 //! Where durable objects live when they are embedded: worker threads, one SQLite file per object,
-//! alarms, hibernation.
+//! alarms, hibernation, calls within the process. Nothing to install, nothing to operate.
+//!
+//! Start at [`System::builder`]. What a system promises is written at [`durably::host`]; how it keeps
+//! those promises: [`sqlite`] has the one path by which commits reach the disk, and a journal beside
+//! the objects' files knows which of them to wake.
 
+mod class;
+mod config;
+mod error;
+mod folder;
+mod handle;
+mod host;
+mod instance;
+mod journal;
+mod key;
+mod residency;
 pub mod sqlite;
+mod system;
+mod worker;
+
+pub use config::SystemConfig;
+pub use error::{CallError, SystemError};
+pub use handle::{ObjectHandle, SystemRef};
+pub use system::{System, SystemBuilder};

@@ -81,7 +81,7 @@ impl fmt::Display for Timestamp {
 }
 
 /// Refuses a configured duration that is not between 1 ms and 2^31 - 1 ms.
-pub(crate) fn check_duration(field: &'static str, duration: Duration) -> Result<(), ConfigError> {
+pub fn check_duration(field: &'static str, duration: Duration) -> Result<(), ConfigError> {
     if duration < Duration::from_millis(1) || duration > MAX_DURATION {
         return Err(ConfigError::new(
             field,
@@ -95,7 +95,7 @@ pub(crate) fn check_duration(field: &'static str, duration: Duration) -> Result<
 }
 
 /// Refuses a configured count that is zero or above 2^53 - 1.
-pub(crate) fn check_count(field: &'static str, count: u64) -> Result<(), ConfigError> {
+pub fn check_count(field: &'static str, count: u64) -> Result<(), ConfigError> {
     if count == 0 || count > MAX_SAFE_INTEGER {
         return Err(ConfigError::new(
             field,

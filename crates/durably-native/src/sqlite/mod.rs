@@ -219,7 +219,13 @@ impl Database {
         self.connection
             .authorizer(None::<fn(AuthContext<'_>) -> Authorization>)
             .map_err(storage_error)?;
-        Database::set_up(self.connection, self.path, &self.class, &self.name, settings)
+        Database::set_up(
+            self.connection,
+            self.path,
+            &self.class,
+            &self.name,
+            settings,
+        )
     }
 
     fn set_up(

@@ -1,0 +1,97 @@
+//! The journal's table: which objects are active, and when the others want to be woken.
+
+use durably::host::{Sql, Transaction};
+use durably::{StorageError, Timestamp};
+
+/// A name is active if its own file may hold an alarm that the journal does not know.
+const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS durability_system (
+    class TEXT NOT NULL,
+    name TEXT NOT NULL,
+    active INTEGER NOT NULL,
+    alarm_at INTEGER,
+    PRIMARY KEY (class, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS durability_system_alarm
+    ON durability_system (alarm_at) WHERE active = 0 AND alarm_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS durability_system_active
+    ON durability_system (active) WHERE active = 1;
+";
+
+/// Creates what is missing.
+pub(super) fn create(sql: &dyn Sql) -> Result<(), StorageError> {
+    sql.script(SCHEMA)
+}
+
+/// Records that an object is active.
+pub(super) fn set_active(
+    transaction: &dyn Transaction,
+    class: &str,
+    name: &str,
+) -> Result<(), StorageError> {
+    transaction
+        .execute(
+            "INSERT INTO durability_system (class, name, active, alarm_at) VALUES (?1, ?2, 1, NULL)
+             ON CONFLICT DO UPDATE SET active = 1 WHERE active = 0",
+            &[class.into(), name.into()],
+        )
+        .map(|_| ())
+}
+
+/// Records that an object is closed, and its alarm. Without an alarm nothing needs to be known.
+pub(super) fn set_idle(
+    transaction: &dyn Transaction,
+    class: &str,
+    name: &str,
+    alarm: Option<Timestamp>,
+) -> Result<(), StorageError> {
+    match alarm {
+        Some(at) => transaction.execute(
+            "INSERT INTO durability_system (class, name, active, alarm_at) VALUES (?1, ?2, 0, ?3)
+             ON CONFLICT DO UPDATE SET active = 0, alarm_at = excluded.alarm_at
+             WHERE active = 1 OR alarm_at IS NOT excluded.alarm_at",
+            &[class.into(), name.into(), at.into()],
+        ),
+        None => transaction.execute(
+            "DELETE FROM durability_system WHERE class = ?1 AND name = ?2",
+            &[class.into(), name.into()],
+        ),
+    }
+    .map(|_| ())
+}
+
+/// Class and name of all that were left active.
+pub(super) fn active(sql: &dyn Sql) -> Result<Vec<(String, String)>, StorageError> {
+    sql.all(
+        "SELECT class, name FROM durability_system WHERE active = 1 ORDER BY class, name",
+        &[],
+        |row| Ok((row.string(0)?, row.string(1)?)),
+    )
+}
+
+/// A closed object and its alarm.
+pub(super) struct Sleeper {
+    pub(super) class: String,
+    pub(super) name: String,
+    pub(super) alarm: Timestamp,
+}
+
+/// The closed objects with the earliest alarms, from `offset` on, at most `limit`.
+pub(super) fn sleepers(
+    sql: &dyn Sql,
+    offset: u64,
+    limit: u64,
+) -> Result<Vec<Sleeper>, StorageError> {
+    sql.all(
+        "SELECT class, name, alarm_at FROM durability_system
+         WHERE active = 0 AND alarm_at IS NOT NULL ORDER BY alarm_at LIMIT ?1 OFFSET ?2",
+        &[limit.into(), offset.into()],
+        |row| {
+            Ok(Sleeper {
+                class: row.string(0)?,
+                name: row.string(1)?,
+                alarm: row.time(2)?,
+            })
+        },
+    )
+}
