@@ -9,6 +9,7 @@ mod holder;
 pub mod ledger;
 mod limits;
 pub mod protocol;
+pub mod queue;
 pub mod round;
 mod rounds;
 mod store;

@@ -1,0 +1,194 @@
+//! What passes between a queue and its application: items whose permit is confirmed are handed over,
+//! it is asked which have ended, and what ended long ago is forgotten.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::rc::Rc;
+
+use super::book::{Book, Name};
+use super::claim::Claim;
+use super::event::{QueueEvent, Via};
+use super::inner::{Change, Inner};
+use super::item::AdmittedItem;
+use super::store;
+use crate::error::{BoxError, StorageError};
+use crate::time::Timestamp;
+
+impl Inner {
+    /// Hands the next items of a grant to the application.
+    pub(super) async fn hand_over(self: &Rc<Self>, key: Name, grant_id: Name) {
+        match self.hand_over_batch(&key, &grant_id).await {
+            Ok(()) => self.book.borrow_mut().admit_ended(&key, &grant_id),
+            Err(error) => {
+                self.report("items could not be admitted and will be again", &error);
+                let now = self.now();
+                let delay = self.delay();
+                let mut book = self.book.borrow_mut();
+                book.admit_failed(&key, &grant_id, now, delay);
+            }
+        }
+    }
+
+    async fn hand_over_batch(self: &Rc<Self>, key: &Name, grant_id: &Name) -> Result<(), BoxError> {
+        let limit = usize::try_from(self.settings.max_admit_items).unwrap_or(usize::MAX);
+        let next = {
+            let book = self.book.borrow();
+            let next = book.next_to_admit(key, grant_id, limit);
+            next.map(|(ids, end)| (ids, end, book.group_of(key, grant_id)))
+        };
+        let Some((ids, end, Some(group))) = next else {
+            return Ok(());
+        };
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let bodies = self.bodies(ids.clone()).await?;
+        let items = ids.iter().zip(bodies).filter_map(|(id, body)| {
+            Some(AdmittedItem {
+                id: id.to_string(),
+                key: key.to_string(),
+                group: group.to_string(),
+                // Gone only if it ended meanwhile.
+                body: body?,
+            })
+        });
+        let items: Vec<AdmittedItem> = items.collect();
+        if !items.is_empty() {
+            (self.admit)(items).await?;
+        }
+        let (key, grant_id) = (key.clone(), grant_id.clone());
+        let now = self.now();
+        let pending = self
+            .finished
+            .as_ref()
+            .map(|_| now + self.settings.finished_after);
+        let stored = self.store(move |_, sql| {
+            store::mark_admitted(sql, &grant_id, end as u64, now)?;
+            let via = Via::Grant {
+                grant_id: grant_id.to_string(),
+            };
+            let events = ids.iter().map(|id| QueueEvent::Admitted {
+                id: id.to_string(),
+                key: key.to_string(),
+                group: group.to_string(),
+                via: via.clone(),
+            });
+            Ok(Change {
+                value: (),
+                events: events.collect(),
+                pending,
+                apply: Box::new(move |book| book.admitted(&key, &grant_id, end, now)),
+            })
+        });
+        Ok(stored.await?)
+    }
+
+    fn bodies(
+        &self,
+        ids: Vec<Name>,
+    ) -> impl Future<Output = Result<Vec<Option<Box<serde_json::value::RawValue>>>, StorageError>> + use<>
+    {
+        self.scheduler.host().transaction(move |transaction| {
+            let sql = transaction.sql();
+            ids.iter().map(|id| store::body(sql, id)).collect()
+        })
+    }
+
+    /// Asks the application which of `items` have ended, and releases them.
+    pub(super) async fn check(self: &Rc<Self>, items: Vec<Name>) {
+        let limit = usize::try_from(self.settings.max_admit_items).unwrap_or(usize::MAX);
+        for batch in items.chunks(limit) {
+            if let Err(error) = self.check_batch(batch).await {
+                self.report("the application could not say which items ended", &error);
+            }
+        }
+        let now = self.now();
+        self.book.borrow_mut().check_ended(now);
+    }
+
+    async fn check_batch(self: &Rc<Self>, batch: &[Name]) -> Result<(), BoxError> {
+        let Some(finished) = &self.finished else {
+            return Ok(());
+        };
+        let asked: Vec<String> = batch.iter().map(|id| id.to_string()).collect();
+        let ended = finished(asked.clone()).await?;
+        let ended = ended.into_iter().filter(|id| asked.contains(id)).collect();
+        self.release_items(ended).await?;
+        Ok(())
+    }
+
+    /// Takes the permits back of those items that hold one.
+    pub(super) fn release_items(
+        self: &Rc<Self>,
+        ids: Vec<String>,
+    ) -> impl Future<Output = Result<u64, StorageError>> + use<> {
+        let now = self.now();
+        self.store(move |book, sql| {
+            let mut events = Vec::new();
+            let mut released: BTreeSet<Name> = BTreeSet::new();
+            for id in &ids {
+                let Some(held) = book.held(id).filter(|_| !released.contains(id.as_str())) else {
+                    continue;
+                };
+                if !may_release(book, id) {
+                    continue;
+                }
+                store::finish(sql, id, now)?;
+                events.push(QueueEvent::Released {
+                    id: id.clone(),
+                    key: held.key.to_string(),
+                });
+                released.insert(id.as_str().into());
+            }
+            Ok(Change {
+                value: released.len() as u64,
+                events,
+                pending: (!released.is_empty()).then_some(Timestamp::ZERO),
+                apply: Box::new(move |book| {
+                    for id in released {
+                        book.finished(&id);
+                    }
+                }),
+            })
+        })
+    }
+
+    /// Forgets the oldest batch of finished items, if its time has come.
+    pub(super) async fn forget(self: &Rc<Self>) {
+        let now = self.now();
+        let retention = self.settings.retention;
+        let forgotten = self.store(move |_, sql| {
+            let mut first = store::first_finished(sql)?;
+            if let Some(batch) = &first
+                && batch.settled_at + retention <= now
+            {
+                store::forget(sql, batch)?;
+                first = store::first_finished(sql)?;
+            }
+            let next = first.map(|batch| batch.settled_at);
+            Ok(Change {
+                value: (),
+                events: Vec::new(),
+                pending: next.map(|settled_at| settled_at + retention),
+                apply: Box::new(move |book| book.forgotten(next)),
+            })
+        });
+        match forgotten.await {
+            Ok(()) => self.book.borrow_mut().forget_ended(),
+            Err(error) => {
+                self.report("finished items could not be forgotten", &error);
+                let delay = self.delay();
+                self.book.borrow_mut().forget_failed(now, delay);
+            }
+        }
+    }
+}
+
+/// Whether an item may be in the application's hands. One whose claim this instance made and nobody
+/// has confirmed is not, so a release of it is meant for another life of its id.
+pub(super) fn may_release(book: &Book, id: &str) -> bool {
+    book.held(id).is_some_and(|held| {
+        let claim = book.grant_of(held).map(|grant| grant.claim);
+        !held.cancelled && claim.is_some_and(|claim| claim != Claim::Open)
+    })
+}

@@ -1,0 +1,404 @@
+//! The queue's tables and every statement on them. What is written is decided elsewhere.
+//!
+//! An item costs as few B-tree entries as its life allows. The only index holds the waiting items, in
+//! their order. Which items a grant serves stands in the grant's row, so neither they nor the finished
+//! ones need an index: the former are found through the grants, which are few, the latter through
+//! rows that name a whole batch to be forgotten together.
+
+use serde_json::value::RawValue;
+
+use super::book::Place;
+use crate::error::StorageError;
+use crate::host::{Row, Sql};
+use crate::migrations::Migration;
+use crate::time::Timestamp;
+
+pub(super) const MIGRATIONS: &[Migration] = &[Migration {
+    name: "0001_items_and_grants",
+    up: "CREATE TABLE durability_semaphore_queue_items (
+            id TEXT PRIMARY KEY NOT NULL,
+            key TEXT NOT NULL,
+            grp TEXT NOT NULL,
+            seq INTEGER NOT NULL,
+            state INTEGER NOT NULL,
+            grant_id TEXT,
+            queued_at INTEGER NOT NULL,
+            finished_at INTEGER,
+            body TEXT
+         ) STRICT, WITHOUT ROWID;
+         CREATE INDEX durability_semaphore_queue_items_queued
+            ON durability_semaphore_queue_items (key, grp, seq) WHERE state = 0;
+         CREATE TABLE durability_semaphore_queue_grants (
+            grant_id TEXT PRIMARY KEY NOT NULL,
+            key TEXT NOT NULL,
+            grp TEXT NOT NULL,
+            items TEXT NOT NULL,
+            admitted INTEGER NOT NULL,
+            admitted_at INTEGER
+         ) STRICT, WITHOUT ROWID;
+         CREATE TABLE durability_semaphore_queue_finished (
+            batch INTEGER PRIMARY KEY,
+            settled_at INTEGER NOT NULL,
+            items TEXT NOT NULL
+         ) STRICT;",
+    down: "DROP TABLE durability_semaphore_queue_finished;
+           DROP TABLE durability_semaphore_queue_grants;
+           DROP TABLE durability_semaphore_queue_items;",
+}];
+
+/// How far places in a group are counted.
+pub(super) const MAX_PLACE: u64 = 10_000;
+
+/// Where a stored item stands. The numbers are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// 0: it waits.
+    Queued,
+    /// 1: it is one of its grant's items; whether claimed or admitted, the grant knows.
+    Assigned,
+    /// 2: assigned, but to be given back as soon as the claim is answered.
+    Cancelled,
+    /// 3: it has given its permit back.
+    Finished,
+}
+
+pub(super) struct ItemRow {
+    pub(super) key: String,
+    pub(super) group: String,
+    pub(super) place: Place,
+    pub(super) state: State,
+    pub(super) grant_id: Option<String>,
+    pub(super) finished_at: Option<Timestamp>,
+}
+
+pub(super) struct WaitingItem {
+    pub(super) id: String,
+    pub(super) place: Place,
+}
+
+pub(super) struct WaitingGroup {
+    pub(super) key: String,
+    pub(super) group: String,
+    pub(super) count: u64,
+    pub(super) first_seq: u64,
+    pub(super) last_seq: u64,
+}
+
+pub(super) struct GrantRow {
+    pub(super) grant_id: String,
+    pub(super) key: String,
+    pub(super) group: String,
+    pub(super) items: Vec<String>,
+    pub(super) admitted: u64,
+    pub(super) admitted_at: Option<Timestamp>,
+}
+
+pub(super) struct FinishedBatch {
+    pub(super) batch: i64,
+    pub(super) settled_at: Timestamp,
+    pub(super) items: Vec<String>,
+}
+
+/// Stores a waiting item, also instead of one that finished by `forgotten`. `false` if its id is
+/// known.
+pub(super) fn insert(
+    sql: &dyn Sql,
+    item: &super::NewItem,
+    place: Place,
+    forgotten: Option<Timestamp>,
+) -> Result<bool, StorageError> {
+    let changed = sql.execute(
+        "INSERT INTO durability_semaphore_queue_items
+            (id, key, grp, seq, state, grant_id, queued_at, finished_at, body)
+         VALUES (?1, ?2, ?3, ?4, 0, NULL, ?5, NULL, ?6)
+         ON CONFLICT (id) DO UPDATE
+            SET key = ?2, grp = ?3, seq = ?4, state = 0, grant_id = NULL, queued_at = ?5,
+                finished_at = NULL, body = ?6
+            WHERE state = 3 AND finished_at <= ?7",
+        &[
+            (&item.id).into(),
+            (&item.key).into(),
+            (&item.group).into(),
+            place.seq.into(),
+            place.queued_at.into(),
+            item.body.get().into(),
+            forgotten.into(),
+        ],
+    )?;
+    Ok(changed > 0)
+}
+
+pub(super) fn item(sql: &dyn Sql, id: &str) -> Result<Option<ItemRow>, StorageError> {
+    sql.first(
+        "SELECT key, grp, seq, queued_at, state, grant_id, finished_at
+         FROM durability_semaphore_queue_items WHERE id = ?",
+        &[id.into()],
+        |row| {
+            Ok(ItemRow {
+                key: row.string(0)?,
+                group: row.string(1)?,
+                place: Place {
+                    seq: row.count(2)?,
+                    queued_at: row.time(3)?,
+                },
+                state: state(row, 4)?,
+                grant_id: row.optional_string(5)?,
+                finished_at: row.optional_time(6)?,
+            })
+        },
+    )
+}
+
+pub(super) fn body(sql: &dyn Sql, id: &str) -> Result<Option<Box<RawValue>>, StorageError> {
+    sql.first(
+        "SELECT body FROM durability_semaphore_queue_items WHERE id = ?",
+        &[id.into()],
+        |row| {
+            RawValue::from_string(row.string(0)?).map_err(|_| StorageError::Value {
+                column: 0,
+                expected: "JSON",
+            })
+        },
+    )
+}
+
+/// The oldest waiting items of a group, at most `limit`.
+pub(super) fn oldest(
+    sql: &dyn Sql,
+    key: &str,
+    group: &str,
+    limit: u64,
+) -> Result<Vec<WaitingItem>, StorageError> {
+    sql.all(
+        "SELECT id, seq, queued_at FROM durability_semaphore_queue_items
+         WHERE state = 0 AND key = ? AND grp = ? ORDER BY seq LIMIT ?",
+        &[key.into(), group.into(), limit.into()],
+        |row| {
+            Ok(WaitingItem {
+                id: row.string(0)?,
+                place: Place {
+                    seq: row.count(1)?,
+                    queued_at: row.time(2)?,
+                },
+            })
+        },
+    )
+}
+
+/// How many items of the group wait before `seq`, counted up to [`MAX_PLACE`].
+pub(super) fn waiting_before(
+    sql: &dyn Sql,
+    key: &str,
+    group: &str,
+    seq: u64,
+) -> Result<u64, StorageError> {
+    let counted = sql.first(
+        "SELECT COUNT(*) FROM (
+            SELECT 1 FROM durability_semaphore_queue_items
+            WHERE state = 0 AND key = ? AND grp = ? AND seq < ? LIMIT ?)",
+        &[key.into(), group.into(), seq.into(), MAX_PLACE.into()],
+        |row| row.count(0),
+    )?;
+    Ok(counted.unwrap_or(0))
+}
+
+/// All groups with waiting items; reads the whole index of those.
+pub(super) fn waiting_groups(sql: &dyn Sql) -> Result<Vec<WaitingGroup>, StorageError> {
+    sql.all(
+        "SELECT key, grp, COUNT(*), MIN(seq), MAX(seq) FROM durability_semaphore_queue_items
+         WHERE state = 0 GROUP BY key, grp",
+        &[],
+        |row| {
+            Ok(WaitingGroup {
+                key: row.string(0)?,
+                group: row.string(1)?,
+                count: row.count(2)?,
+                first_seq: row.count(3)?,
+                last_seq: row.count(4)?,
+            })
+        },
+    )
+}
+
+pub(super) fn assign(sql: &dyn Sql, id: &str, grant_id: &str) -> Result<(), StorageError> {
+    sql.execute(
+        "UPDATE durability_semaphore_queue_items SET state = 1, grant_id = ? WHERE id = ?",
+        &[grant_id.into(), id.into()],
+    )?;
+    Ok(())
+}
+
+pub(super) fn mark_cancelled(sql: &dyn Sql, id: &str) -> Result<(), StorageError> {
+    sql.execute(
+        "UPDATE durability_semaphore_queue_items SET state = 2 WHERE id = ?",
+        &[id.into()],
+    )?;
+    Ok(())
+}
+
+/// Puts an assigned item back to its place.
+pub(super) fn requeue(sql: &dyn Sql, id: &str) -> Result<(), StorageError> {
+    sql.execute(
+        "UPDATE durability_semaphore_queue_items SET state = 0, grant_id = NULL WHERE id = ?",
+        &[id.into()],
+    )?;
+    Ok(())
+}
+
+pub(super) fn finish(sql: &dyn Sql, id: &str, now: Timestamp) -> Result<(), StorageError> {
+    sql.execute(
+        "UPDATE durability_semaphore_queue_items SET state = 3, finished_at = ?, body = NULL
+         WHERE id = ?",
+        &[now.into(), id.into()],
+    )?;
+    Ok(())
+}
+
+pub(super) fn remove(sql: &dyn Sql, id: &str) -> Result<(), StorageError> {
+    sql.execute(
+        "DELETE FROM durability_semaphore_queue_items WHERE id = ?",
+        &[id.into()],
+    )?;
+    Ok(())
+}
+
+/// `false` if the grant is known.
+pub(super) fn insert_grant(
+    sql: &dyn Sql,
+    grant_id: &str,
+    key: &str,
+    group: &str,
+    items: &[&str],
+) -> Result<bool, StorageError> {
+    let changed = sql.execute(
+        "INSERT INTO durability_semaphore_queue_grants
+            (grant_id, key, grp, items, admitted, admitted_at)
+         VALUES (?, ?, ?, ?, 0, NULL) ON CONFLICT DO NOTHING",
+        &[
+            grant_id.into(),
+            key.into(),
+            group.into(),
+            (&list(items)).into(),
+        ],
+    )?;
+    Ok(changed > 0)
+}
+
+pub(super) fn cut_grant(sql: &dyn Sql, grant_id: &str, items: &[&str]) -> Result<(), StorageError> {
+    sql.execute(
+        "UPDATE durability_semaphore_queue_grants SET items = ? WHERE grant_id = ?",
+        &[(&list(items)).into(), grant_id.into()],
+    )?;
+    Ok(())
+}
+
+pub(super) fn mark_admitted(
+    sql: &dyn Sql,
+    grant_id: &str,
+    admitted: u64,
+    now: Timestamp,
+) -> Result<(), StorageError> {
+    sql.execute(
+        "UPDATE durability_semaphore_queue_grants SET admitted = ?, admitted_at = ?
+         WHERE grant_id = ?",
+        &[admitted.into(), now.into(), grant_id.into()],
+    )?;
+    Ok(())
+}
+
+pub(super) fn remove_grant(sql: &dyn Sql, grant_id: &str) -> Result<(), StorageError> {
+    sql.execute(
+        "DELETE FROM durability_semaphore_queue_grants WHERE grant_id = ?",
+        &[grant_id.into()],
+    )?;
+    Ok(())
+}
+
+/// All grants that are not settled.
+pub(super) fn grants(sql: &dyn Sql) -> Result<Vec<GrantRow>, StorageError> {
+    sql.all(
+        "SELECT grant_id, key, grp, items, admitted, admitted_at
+         FROM durability_semaphore_queue_grants",
+        &[],
+        |row| {
+            Ok(GrantRow {
+                grant_id: row.string(0)?,
+                key: row.string(1)?,
+                group: row.string(2)?,
+                items: ids(row, 3)?,
+                admitted: row.count(4)?,
+                admitted_at: row.optional_time(5)?,
+            })
+        },
+    )
+}
+
+/// Has finished items forgotten together, a while after `now`.
+pub(super) fn insert_finished(
+    sql: &dyn Sql,
+    items: &[&str],
+    now: Timestamp,
+) -> Result<(), StorageError> {
+    sql.execute(
+        "INSERT INTO durability_semaphore_queue_finished (settled_at, items) VALUES (?, ?)",
+        &[now.into(), (&list(items)).into()],
+    )?;
+    Ok(())
+}
+
+/// The batch that is to be forgotten next.
+pub(super) fn first_finished(sql: &dyn Sql) -> Result<Option<FinishedBatch>, StorageError> {
+    sql.first(
+        "SELECT batch, settled_at, items FROM durability_semaphore_queue_finished
+         ORDER BY batch LIMIT 1",
+        &[],
+        |row| {
+            Ok(FinishedBatch {
+                batch: row.integer(0)?,
+                settled_at: row.time(1)?,
+                items: ids(row, 2)?,
+            })
+        },
+    )
+}
+
+/// Forgets a batch. An item whose id was used again since is another one and stays.
+pub(super) fn forget(sql: &dyn Sql, batch: &FinishedBatch) -> Result<(), StorageError> {
+    for id in &batch.items {
+        sql.execute(
+            "DELETE FROM durability_semaphore_queue_items
+             WHERE id = ? AND state = 3 AND finished_at <= ?",
+            &[id.into(), batch.settled_at.into()],
+        )?;
+    }
+    sql.execute(
+        "DELETE FROM durability_semaphore_queue_finished WHERE batch = ?",
+        &[batch.batch.into()],
+    )?;
+    Ok(())
+}
+
+fn state(row: &dyn Row, column: usize) -> Result<State, StorageError> {
+    match row.integer(column)? {
+        0 => Ok(State::Queued),
+        1 => Ok(State::Assigned),
+        2 => Ok(State::Cancelled),
+        3 => Ok(State::Finished),
+        _ => Err(StorageError::Value {
+            column,
+            expected: "an item's state",
+        }),
+    }
+}
+
+/// A list of ids as it is stored: a JSON array.
+fn list(items: &[&str]) -> String {
+    serde_json::Value::from(items.to_vec()).to_string()
+}
+
+fn ids(row: &dyn Row, column: usize) -> Result<Vec<String>, StorageError> {
+    serde_json::from_str(row.text(column)?).map_err(|_| StorageError::Value {
+        column,
+        expected: "a list of ids",
+    })
+}
