@@ -11,13 +11,57 @@ use futures::future::LocalBoxFuture;
 
 struct Virtual {
     world: World,
+    fault: Option<Fault>,
     objects: RefCell<BTreeMap<String, VirtualObject<ExamObject>>>,
 }
 
+/// What a host does wrong, to see that the exam notices.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    AlarmsNeverFire,
+    AlarmsAreLostWithTheHost,
+    StorageIsLostWithTheHost,
+    CrashesDoNotHappen,
+    AllNamesAreOne,
+}
+
 impl Virtual {
+    fn new(fault: Option<Fault>) -> Virtual {
+        Virtual {
+            world: World::new(1_000_000),
+            fault,
+            objects: RefCell::default(),
+        }
+    }
+
+    fn has(&self, fault: Fault) -> bool {
+        self.fault == Some(fault)
+    }
+
+    fn alarms(&self) -> Alarms {
+        if self.has(Fault::AlarmsNeverFire) {
+            Alarms::Manual
+        } else {
+            Alarms::Automatic
+        }
+    }
+
+    fn failures(&self) -> Vec<String> {
+        let verdicts = self.world.block_on(run_all(self));
+        assert!(verdicts.len() > 50, "the exam has {} cases", verdicts.len());
+        verdicts
+            .iter()
+            .filter_map(|(case, verdict)| Some(format!("{case}: {}", verdict.as_ref().err()?)))
+            .collect()
+    }
+
     fn object(&self, name: &str) -> VirtualObject<ExamObject> {
+        let name = match self.has(Fault::AllNamesAreOne) {
+            true => "one",
+            false => name,
+        };
         let mut objects = self.objects.borrow_mut();
-        let create = || self.world.object(name, Alarms::Automatic, ExamObject::open);
+        let create = || self.world.object(name, self.alarms(), ExamObject::open);
         objects
             .entry(name.to_owned())
             .or_insert_with(create)
@@ -40,7 +84,12 @@ impl Examinee for Virtual {
     }
 
     fn crash<'a>(&'a self, object: &'a str) -> LocalBoxFuture<'a, ()> {
-        async { self.object(object).crash() }.boxed_local()
+        async {
+            if !self.has(Fault::CrashesDoNotHappen) {
+                self.object(object).crash();
+            }
+        }
+        .boxed_local()
     }
 
     fn restart<'a>(&'a self, away: Duration) -> LocalBoxFuture<'a, ()> {
@@ -52,10 +101,17 @@ impl Examinee for Virtual {
                 .map(|(name, object)| (name, object.storage().clone()))
                 .collect();
             self.world.sleep(away).await;
+            if self.has(Fault::StorageIsLostWithTheHost) {
+                return;
+            }
+            let alarms = match self.has(Fault::AlarmsAreLostWithTheHost) {
+                true => Alarms::Manual,
+                false => self.alarms(),
+            };
             for (name, storage) in storages {
-                let object =
-                    self.world
-                        .object_on(storage, &name, Alarms::Automatic, ExamObject::open);
+                let object = self
+                    .world
+                    .object_on(storage, &name, alarms, ExamObject::open);
                 self.objects.borrow_mut().insert(name, object);
             }
         }
@@ -69,16 +125,35 @@ impl Examinee for Virtual {
 
 #[test]
 fn the_virtual_host_passes_the_exam() {
-    let world = World::new(1_000_000);
-    let host = Virtual {
-        world: world.clone(),
-        objects: RefCell::default(),
-    };
-    let verdicts = world.block_on(run_all(&host));
-    let failures: Vec<String> = verdicts
-        .iter()
-        .filter_map(|(case, verdict)| Some(format!("{case}: {}", verdict.as_ref().err()?)))
-        .collect();
-    assert!(verdicts.len() > 40, "the exam has {} cases", verdicts.len());
+    let failures = Virtual::new(None).failures();
     assert!(failures.is_empty(), "failed:\n{}", failures.join("\n"));
+}
+
+#[test]
+fn a_faulty_host_fails_the_exam() {
+    for (fault, must_fail) in [
+        (Fault::AlarmsNeverFire, "an_alarm_in_the_past_fires"),
+        (
+            Fault::AlarmsAreLostWithTheHost,
+            "an_alarm_that_came_due_while_the_host_was_away_fires",
+        ),
+        (
+            Fault::StorageIsLostWithTheHost,
+            "an_alarm_that_came_due_while_the_host_was_away_fires",
+        ),
+        (
+            Fault::CrashesDoNotHappen,
+            "eviction_forgets_memory_and_keeps_rows",
+        ),
+        (Fault::AllNamesAreOne, "two_objects_do_not_see_each_other"),
+    ] {
+        let failures = Virtual::new(Some(fault)).failures();
+        assert!(
+            failures
+                .iter()
+                .any(|failure| failure.starts_with(must_fail)),
+            "{must_fail} passed; failed:\n{}",
+            failures.join("\n")
+        );
+    }
 }

@@ -21,6 +21,7 @@ exam_cases![
     a_failing_handler_is_called_again,
     a_panicking_handler_is_called_again,
     a_handler_cut_off_by_a_crash_is_called_again,
+    an_alarm_outlasts_a_factory_that_fails,
     an_alarm_set_by_the_handler_is_kept,
     a_handler_that_sets_no_alarm_is_called_once,
     alarms_of_two_objects_are_apart,
@@ -186,6 +187,15 @@ async fn a_handler_cut_off_by_a_crash_is_called_again(exam: &Exam<'_>) -> Verdic
     exam.wait_for("alarm", 1).await?;
     exam.crash().await;
     exam.wait_for("alarm", 2).await
+}
+
+async fn an_alarm_outlasts_a_factory_that_fails(exam: &Exam<'_>) -> Verdict {
+    exam.step("object set refuse=an error").await?;
+    exam.step("alarms set 100").await?;
+    exam.crash().await;
+    // Nothing calls the object while the alarm finds it impossible to open.
+    exam.pass_with_slack(100).await;
+    exam.wait_for("alarm", 1).await
 }
 
 async fn an_alarm_set_by_the_handler_is_kept(exam: &Exam<'_>) -> Verdict {

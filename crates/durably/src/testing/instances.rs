@@ -251,14 +251,20 @@ async fn work_that_was_queued_is_lost_whole_or_kept_whole(exam: &Exam<'_>) -> Ve
 }
 
 async fn a_factory_that_fails_is_tried_again(exam: &Exam<'_>) -> Verdict {
-    exam.step("object set refuse to open=on purpose").await?;
-    exam.crash().await;
-    match exam.examinee.call(exam.case, "object instance").await {
-        Err(_) => {}
-        Ok(answer) => return Err(format!("an object that cannot open answered {answer:?}")),
+    for failure in ["an error", "panic"] {
+        exam.step(&format!("object set refuse={failure}")).await?;
+        exam.crash().await;
+        if let Ok(answer) = exam.examinee.call(exam.case, "object instance").await {
+            return Err(format!("an object that cannot open answered {answer:?}"));
+        }
+        exam.step(&format!("object note open after {failure}"))
+            .await?;
     }
-    exam.step("object note open again").await?;
-    demand_eq!(exam.log().await?, ["open again"], "the log");
+    demand_eq!(
+        exam.log().await?,
+        ["open after an error", "open after panic"],
+        "the log"
+    );
     Ok(())
 }
 

@@ -42,11 +42,13 @@ impl ExamObject {
         let refused = host
             .transaction(|transaction| {
                 transaction.script(SCHEMA)?;
-                take_setting(transaction.sql(), "refuse to open")
+                take_setting(transaction.sql(), "refuse")
             })
             .await?;
-        if let Some(reason) = refused {
-            return Err(reason.into());
+        match refused.as_deref() {
+            None => {}
+            Some("panic") => panic!("told to panic while opening"),
+            Some(reason) => return Err(reason.into()),
         }
         let mut random = [0; 8];
         host.random(&mut random);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::object::{log, said, unknown};
 use super::{Exam, ExamObject, Verdict, count, demand, demand_eq, exam_cases};
 use crate::error::StorageError;
-use crate::host::Transaction;
+use crate::host::{Sql, Transaction};
 
 exam_cases![
     committed_rows_survive_a_crash,
@@ -25,6 +25,9 @@ exam_cases![
     scripts_are_undone_too,
     a_panic_in_a_closure_rolls_back,
 ];
+
+/// The steps that demand a statement to be refused, one for each way to run it.
+const WAYS: [&str; 3] = ["refuse_execute", "refuse_query", "refuse_script"];
 
 async fn committed_rows_survive_a_crash(exam: &Exam<'_>) -> Verdict {
     exam.step("object note one").await?;
@@ -107,12 +110,12 @@ async fn bad_sql_leaves_the_instance_usable(exam: &Exam<'_>) -> Verdict {
         "this is not sql",
         "SELECT * FROM nowhere",
         "INSERT INTO exam_log (nothing) VALUES (1)",
-        "SELECT ?",
         "SELECT 'open",
-        "",
     ] {
-        let request = format!("transactions refuse {statement}");
-        exam.step(&request).await?;
+        for way in WAYS {
+            exam.step(&format!("transactions {way} {statement}"))
+                .await?;
+        }
     }
     exam.step("object note fine").await?;
     demand_eq!(
@@ -172,9 +175,9 @@ async fn transaction_statements_are_refused(exam: &Exam<'_>) -> Verdict {
         "/* hidden */ Begin",
         "-- hidden\n COMMIT",
     ] {
-        for way in ["refuse", "refuse_script"] {
-            let request = format!("transactions {way} {statement}");
-            exam.step(&request).await?;
+        for way in WAYS {
+            exam.step(&format!("transactions {way} {statement}"))
+                .await?;
         }
     }
     exam.step("transactions refuse_script SELECT 1; COMMIT; SELECT 1")
@@ -211,7 +214,7 @@ async fn queries_stop_at_the_first_error(exam: &Exam<'_>) -> Verdict {
 
 async fn scripts_are_undone_too(exam: &Exam<'_>) -> Verdict {
     exam.step("transactions script").await?;
-    exam.step("transactions refuse SELECT * FROM exam_scripted")
+    exam.step("transactions refuse_query SELECT * FROM exam_scripted")
         .await?;
     Ok(())
 }
@@ -248,15 +251,10 @@ pub(super) async fn step(
             );
             object.note("after").await.map_err(said)
         }
-        "refuse" | "refuse_script" => {
-            let script = step == "refuse_script";
-            let statement = argument.to_owned();
-            match attempt(object, statement, script).await {
-                Err(_) => Ok(String::new()),
-                Ok(()) => Err("it was accepted".into()),
-            }
-        }
-        "constraint" => match attempt(object, argument.to_owned(), false).await {
+        "refuse_execute" => refused(attempt(object, argument, execute_alone).await),
+        "refuse_query" => refused(attempt(object, argument, query_alone).await),
+        "refuse_script" => refused(attempt(object, argument, run_script).await),
+        "constraint" => match attempt(object, argument, execute_alone).await {
             Err(error) => Ok(error.code().to_owned()),
             Ok(()) => Err("it was accepted".into()),
         },
@@ -386,20 +384,35 @@ async fn release(object: &Rc<ExamObject>) -> Result<String, String> {
     Ok(order)
 }
 
-async fn attempt(object: &ExamObject, statement: String, script: bool) -> Result<(), StorageError> {
+type Run = fn(&dyn Sql, &str) -> Result<(), StorageError>;
+
+fn execute_alone(sql: &dyn Sql, statement: &str) -> Result<(), StorageError> {
+    sql.execute(statement, &[]).map(drop)
+}
+
+fn query_alone(sql: &dyn Sql, statement: &str) -> Result<(), StorageError> {
+    sql.query(statement, &[], &mut |_| Ok(()))
+}
+
+fn run_script(sql: &dyn Sql, statements: &str) -> Result<(), StorageError> {
+    sql.script(statements)
+}
+
+/// Runs a statement in a transaction that has written before.
+async fn attempt(object: &ExamObject, statement: &str, run: Run) -> Result<(), StorageError> {
+    let statement = statement.to_owned();
     let done = object.host.transaction(move |transaction| {
         log(transaction.sql(), "must be undone", 0)?;
-        if script {
-            return transaction.script(&statement);
-        }
-        let mut rows = 0;
-        transaction.query(&statement, &[], &mut |_| {
-            rows += 1;
-            Ok(())
-        })?;
-        transaction.execute(&statement, &[]).map(|_| ())
+        run(transaction.sql(), &statement)
     });
     done.await
+}
+
+fn refused(attempted: Result<(), StorageError>) -> Result<String, String> {
+    match attempted {
+        Err(_) => Ok(String::new()),
+        Ok(()) => Err("it was accepted".into()),
+    }
 }
 
 async fn catch(object: &Rc<ExamObject>) -> Result<String, String> {
