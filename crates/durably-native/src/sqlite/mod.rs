@@ -604,8 +604,11 @@ fn authorize(action: &AuthAction<'_>) -> Authorization {
         | AuthAction::Savepoint { .. }
         | AuthAction::Attach { .. }
         | AuthAction::Detach { .. } => false,
-        // Full-text indexes ask for this one while they read.
-        AuthAction::Pragma { pragma_name, .. } => pragma_name == "data_version",
+        // Full-text indexes ask for the first while they read, and adding a column that is not
+        // null asks for the second.
+        AuthAction::Pragma { pragma_name, .. } => {
+            matches!(pragma_name, "data_version" | "quick_check")
+        }
         AuthAction::Insert { table_name }
         | AuthAction::Update { table_name, .. }
         | AuthAction::Delete { table_name }

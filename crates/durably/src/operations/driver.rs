@@ -408,15 +408,19 @@ impl Participant for Driver {
         store::MIGRATIONS
     }
 
-    fn load(&self, sql: &dyn Sql, _now: Timestamp) -> Result<(), StorageError> {
+    fn load(&self, sql: &dyn Sql, now: Timestamp) -> Result<(), StorageError> {
         let (generation, created_at) = store::newest(sql)?;
         self.generation.set(generation);
         self.created_at.set(created_at);
+        let earliest = store::earliest(sql)?;
+        self.backlog.set(earliest.is_some_and(|at| at <= now));
         Ok(())
     }
 
     fn opened(&self) {
-        if let Some(driver) = self.me.upgrade() {
+        if let Some(driver) = self.me.upgrade()
+            && self.backlog.get()
+        {
             driver.wake_pump();
         }
     }
