@@ -137,7 +137,7 @@ impl Participant for Probe {
                         .get_or_insert_with(|| {
                             own.script.begun.set(own.script.begun.get() + 1);
                             let sleep = own.world.sleep(time);
-                            let work: LocalFuture<()> = Box::pin(async move { sleep.await });
+                            let work: LocalFuture<()> = Box::pin(sleep);
                             futures::FutureExt::shared(work)
                         })
                         .clone();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use durably::error::BoxError;
 use durably::host::{Host, LocalFuture};
 use durably::operations::{
-    AttemptOutcome, Call, CancelOutcome, HandlerConfig, HandlerError, OperationError,
+    AttemptOutcome, Backoff, Call, CancelOutcome, HandlerConfig, HandlerError, OperationError,
     OperationEvent, OperationEventKind, OperationResult, Operations, RunOutcome,
 };
 use durably::{OpenError, Scheduler, SchedulerConfig, Timestamp};
@@ -19,13 +19,24 @@ pub(crate) fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+pub(crate) fn completed(result: Value) -> OperationResult {
+    OperationResult::Completed { result }
+}
+
+/// A delay that tests can count on.
+pub(crate) fn every(delay: Duration) -> HandlerConfig {
+    let mut config = HandlerConfig::default();
+    config.backoff = Backoff::Delay(Rc::new(move |_| delay));
+    config
+}
+
 /// Handlers that several tests use.
 pub(crate) mod behaviour {
     use super::*;
 
     /// Answers with its payload.
-    pub(crate) fn answer(call: Call) -> impl Future<Output = Result<Value, HandlerError>> {
-        async move { Ok(call.payload) }
+    pub(crate) async fn answer(call: Call) -> Result<Value, HandlerError> {
+        Ok(call.payload)
     }
 
     #[derive(Debug, thiserror::Error)]
@@ -33,18 +44,20 @@ pub(crate) mod behaviour {
     struct Failed(#[source] std::io::Error);
 
     /// Fails, with an error that has a source.
-    pub(crate) fn fail(_call: Call) -> impl Future<Output = Result<Value, HandlerError>> {
-        async { Err(Failed(std::io::Error::other("the reason")).into()) }
+    pub(crate) async fn fail(_call: Call) -> Result<Value, HandlerError> {
+        Err(Failed(std::io::Error::other("the reason")).into())
     }
 }
 
 type Run = Rc<dyn Fn(Call) -> LocalFuture<Result<Value, HandlerError>>>;
 
+type Handler = (&'static str, HandlerConfig, Run);
+
 /// What an instance is built from, and what it tells.
 #[derive(Clone, Default)]
 struct Parts {
     scheduler: Rc<RefCell<SchedulerConfig>>,
-    handlers: Rc<RefCell<Vec<(&'static str, HandlerConfig, Run)>>>,
+    handlers: Rc<RefCell<Vec<Handler>>>,
     events: Rc<RefCell<Vec<String>>>,
     hook_panics: Rc<Cell<bool>>,
 }
@@ -124,7 +137,11 @@ impl Drop for Running {
 
 impl Fixture {
     pub(crate) fn new() -> Self {
-        let world = World::new(1_700_000_000_000);
+        Fixture::with_seed(0)
+    }
+
+    pub(crate) fn with_seed(seed: u64) -> Self {
+        let world = World::with_seed(1_700_000_000_000, seed);
         let parts = Parts::default();
         let building = parts.clone();
         let object = world.object("w", Alarms::Automatic, move |host| {
@@ -225,6 +242,10 @@ impl Fixture {
     ) -> Result<RunOutcome, OperationError> {
         let (name, id) = (name.to_owned(), id.to_owned());
         self.call(|worker| async move { worker.operations.run(&name, &id, payload).await })
+    }
+
+    pub(crate) fn register(&self, name: &str, id: &str, payload: Value) {
+        assert_eq!(self.run(name, id, payload), Ok(RunOutcome::Registered));
     }
 
     /// Registers calls whose payloads are their ids.
