@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::ConfigError;
@@ -27,7 +27,7 @@ pub enum Backoff {
     },
     /// A function of the number of the attempt that failed, from 1. A delay above 2^31 - 1 ms or a
     /// panic is reported, and the default takes its place.
-    Delay(Rc<dyn Fn(u64) -> Duration>),
+    Delay(Arc<dyn Fn(u64) -> Duration + Send + Sync>),
 }
 
 impl Default for Backoff {
@@ -129,7 +129,7 @@ mod tests {
         #[test]
         fn a_delay_function_is_taken_as_it_is_or_refused(millis: u64) {
             let asked = Duration::from_millis(millis);
-            let backoff = Backoff::Delay(Rc::new(move |_| asked));
+            let backoff = Backoff::Delay(Arc::new(move |_| asked));
             let expected = if asked <= MAX_DURATION { Ok(asked) } else { Err(UnusableDelay) };
             prop_assert_eq!(backoff.after(1, 0), expected);
         }

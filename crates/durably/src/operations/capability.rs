@@ -330,6 +330,33 @@ impl Operations {
         .await
     }
 
+    /// Removes those of `ids` whose calls had ended before `before`, and returns their ids. For
+    /// callers that give an id a new meaning.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers; nothing is removed then.
+    pub async fn purge_ended(
+        &self,
+        ids: Vec<String>,
+        before: Timestamp,
+    ) -> Result<Vec<String>, OperationError> {
+        let purging = self.0.clone();
+        let removed = self
+            .0
+            .scheduler
+            .transaction(move |transaction| purging.purge_ended(transaction, &ids, before));
+        let driver = self.0.clone();
+        let told = self.0.detached(async move {
+            let removed = removed.await?;
+            for event in &removed {
+                driver.tell(event);
+            }
+            Ok(removed.into_iter().map(|event| event.id).collect())
+        });
+        told.await
+    }
+
     #[tracing::instrument(
         name = "durability.operations.purge",
         level = "debug",

@@ -12,7 +12,7 @@ use super::error::OperationError;
 use super::event::{OperationEvent, OperationEventKind, TerminalReason};
 use super::handler::Handler;
 use super::store;
-use crate::host::Transaction;
+use crate::host::{Sql, Transaction};
 use crate::scheduler::Slot;
 use crate::time::Timestamp;
 
@@ -208,7 +208,6 @@ impl Driver {
         old: impl Fn(&store::OldRow) -> bool,
     ) -> Result<(Vec<OperationEvent>, Option<u64>), OperationError> {
         let sql = transaction.sql();
-        let now = self.scheduler.now();
         let rows = store::oldest(sql, after, PURGE_BATCH)?;
         let mut more = rows.len() as u64 == PURGE_BATCH;
         let mut last = after;
@@ -225,22 +224,48 @@ impl Driver {
             if !old(&row) {
                 continue;
             }
-            store::delete(sql, row.generation)?;
-            if row.generation == self.generation.get() {
-                store::remember_purged(sql, row.generation)?;
-            }
-            removed.push(OperationEvent {
-                id: row.id,
-                name: row.name.into(),
-                generation: row.generation,
-                attempt: row.attempts,
-                at: now,
-                kind: OperationEventKind::Purged,
-            });
+            removed.push(self.remove(sql, row)?);
         }
         if !removed.is_empty() {
             self.observe(transaction)?;
         }
         Ok((removed, more.then_some(last)))
+    }
+
+    /// Removes those of `ids` whose call had ended before `before`.
+    pub(super) fn purge_ended(
+        self: &Rc<Self>,
+        transaction: &dyn Transaction,
+        ids: &[String],
+        before: Timestamp,
+    ) -> Result<Vec<OperationEvent>, OperationError> {
+        let sql = transaction.sql();
+        let mut removed = Vec::new();
+        for id in ids {
+            let row = store::by_id(sql, id)?;
+            let ended = row.filter(|row| row.ended_at.is_some_and(|ended_at| ended_at < before));
+            if let Some(row) = ended {
+                removed.push(self.remove(sql, row)?);
+            }
+        }
+        if !removed.is_empty() {
+            self.observe(transaction)?;
+        }
+        Ok(removed)
+    }
+
+    fn remove(&self, sql: &dyn Sql, row: store::OldRow) -> Result<OperationEvent, OperationError> {
+        store::delete(sql, row.generation)?;
+        if row.generation == self.generation.get() {
+            store::remember_purged(sql, row.generation)?;
+        }
+        Ok(OperationEvent {
+            id: row.id,
+            name: row.name.into(),
+            generation: row.generation,
+            attempt: row.attempts,
+            at: self.scheduler.now(),
+            kind: OperationEventKind::Purged,
+        })
     }
 }

@@ -25,8 +25,8 @@ pub enum OperationError {
     Storage(#[from] StorageError),
 }
 
-/// The longest id of a call, in bytes.
-pub(super) const MAX_ID_BYTES: usize = 256;
+/// The longest id of a call, in bytes: room for an address made of several ids.
+pub(super) const MAX_ID_BYTES: usize = 2_048;
 
 impl OperationError {
     /// A stable name for programs.

@@ -85,7 +85,12 @@ impl Default for HandlerConfig {
 }
 
 impl HandlerConfig {
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    /// Refuses settings out of range.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] naming the field.
+    pub fn check(&self) -> Result<(), ConfigError> {
         check_count("max_attempts", self.max_attempts)?;
         check_duration("attempt_timeout", self.attempt_timeout)?;
         check_count("max_interruptions", self.max_interruptions)?;

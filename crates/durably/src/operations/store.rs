@@ -337,17 +337,29 @@ pub(super) fn oldest(sql: &dyn Sql, after: u64, limit: u64) -> Result<Vec<OldRow
         "SELECT generation, id, name, attempts, created_at, ended_at FROM durability_operations
          WHERE generation > ? ORDER BY generation LIMIT ?",
         &[after.into(), limit.into()],
-        |row| {
-            Ok(OldRow {
-                generation: row.count(0)?,
-                id: row.string(1)?,
-                name: row.string(2)?,
-                attempts: row.count(3)?,
-                created_at: row.time(4)?,
-                ended_at: row.optional_time(5)?,
-            })
-        },
+        old_row,
     )
+}
+
+/// The call of an id, as purging looks at it.
+pub(super) fn by_id(sql: &dyn Sql, id: &str) -> Result<Option<OldRow>, StorageError> {
+    sql.first(
+        "SELECT generation, id, name, attempts, created_at, ended_at FROM durability_operations
+         WHERE id = ?",
+        &[id.into()],
+        old_row,
+    )
+}
+
+fn old_row(row: &dyn Row) -> Result<OldRow, StorageError> {
+    Ok(OldRow {
+        generation: row.count(0)?,
+        id: row.string(1)?,
+        name: row.string(2)?,
+        attempts: row.count(3)?,
+        created_at: row.time(4)?,
+        ended_at: row.optional_time(5)?,
+    })
 }
 
 /// Removes a call.

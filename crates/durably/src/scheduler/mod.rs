@@ -85,7 +85,12 @@ impl Default for SchedulerConfig {
 }
 
 impl SchedulerConfig {
-    fn check(&self) -> Result<(), ConfigError> {
+    /// Refuses settings out of range.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] naming the field.
+    pub fn check(&self) -> Result<(), ConfigError> {
         if self.alarm_min_delay < Duration::from_secs(1)
             || self.alarm_min_delay > Duration::from_secs(15)
         {
