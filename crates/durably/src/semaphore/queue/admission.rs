@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 
+use serde_json::value::RawValue;
+
 use super::book::{Book, Name};
 use super::claim::Claim;
 use super::event::{QueueEvent, Via};
@@ -13,6 +15,9 @@ use super::item::AdmittedItem;
 use super::store;
 use crate::error::{BoxError, StorageError};
 use crate::time::Timestamp;
+
+/// When an item was queued, and its body.
+type Stored = (Timestamp, Box<RawValue>);
 
 impl Inner {
     /// Hands the next items of a grant to the application.
@@ -43,13 +48,15 @@ impl Inner {
             return Ok(());
         }
         let bodies = self.bodies(ids.clone()).await?;
-        let items = ids.iter().zip(bodies).filter_map(|(id, body)| {
+        let items = ids.iter().zip(bodies).filter_map(|(id, stored)| {
+            // Gone only if it ended meanwhile.
+            let (queued_at, body) = stored?;
             Some(AdmittedItem {
                 id: id.to_string(),
                 key: key.to_string(),
                 group: group.to_string(),
-                // Gone only if it ended meanwhile.
-                body: body?,
+                queued_at,
+                body,
             })
         });
         let items: Vec<AdmittedItem> = items.collect();
@@ -83,11 +90,11 @@ impl Inner {
         Ok(stored.await?)
     }
 
+    /// When items were queued, and their bodies.
     fn bodies(
         &self,
         ids: Vec<Name>,
-    ) -> impl Future<Output = Result<Vec<Option<Box<serde_json::value::RawValue>>>, StorageError>> + use<>
-    {
+    ) -> impl Future<Output = Result<Vec<Option<Stored>>, StorageError>> + use<> {
         self.scheduler.host().transaction(move |transaction| {
             let sql = transaction.sql();
             ids.iter().map(|id| store::body(sql, id)).collect()

@@ -8,10 +8,13 @@ use serde_json::value::RawValue;
 use crate::error::StorageError;
 use crate::time::Timestamp;
 
+/// The longest id of an item, in bytes: room for an address made of several ids.
+pub const MAX_ITEM_ID_BYTES: usize = 2_048;
+
 /// A piece of work that wants one permit.
 #[derive(Clone, Debug)]
 pub struct NewItem {
-    /// Names the item in the queue; 1 to 256 bytes. As long as it is known, another item of the
+    /// Names the item in the queue; 1 to 2,048 bytes. As long as it is known, another item of the
     /// same id is a duplicate.
     pub id: String,
     /// The holder that gives the permit; 1 to 256 bytes.
@@ -111,6 +114,8 @@ pub struct AdmittedItem {
     pub key: String,
     /// The group under the key.
     pub group: String,
+    /// Since when it has waited.
+    pub queued_at: Timestamp,
     /// What was queued.
     pub body: Box<RawValue>,
 }
@@ -138,6 +143,8 @@ pub enum ItemStatus {
     Unknown,
     /// It waits for a permit.
     Queued {
+        /// Its group.
+        group: String,
         /// Its place in its group under its key, from 1. Places beyond 10,000 are told as 10,000.
         place: u64,
         /// Since when it waits.
@@ -148,11 +155,19 @@ pub enum ItemStatus {
     },
     /// A permit is assigned to it, and not handed over yet: the holder has yet to confirm the claim,
     /// or the application to take the item.
-    Claiming,
+    Claiming {
+        /// Its group.
+        group: String,
+    },
     /// It runs, as far as the queue knows.
-    Admitted,
+    Admitted {
+        /// Its group.
+        group: String,
+    },
     /// It has given its permit back.
     Finished {
+        /// Its group.
+        group: String,
         /// When.
         at: Timestamp,
     },
@@ -181,6 +196,19 @@ pub enum WaitReason {
     LimitResolutionError,
     /// The holder does not answer.
     Unreachable,
+}
+
+impl WaitReason {
+    /// Its name: the holder's own, or `unreachable`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            WaitReason::GroupLimit => "group_limit",
+            WaitReason::Limit => "limit",
+            WaitReason::NotPermitted => "not_permitted",
+            WaitReason::LimitResolutionError => "limit_resolution_error",
+            WaitReason::Unreachable => "unreachable",
+        }
+    }
 }
 
 impl From<crate::semaphore::protocol::BlockedReason> for WaitReason {

@@ -35,8 +35,8 @@ use tracing::Instrument;
 pub use builder::SemaphoreQueueBuilder;
 pub use event::{QueueEvent, RequeueReason, Via};
 pub use item::{
-    AdmittedItem, CancelOutcome, ItemStatus, NewItem, Outcome, QueueError, Refusal, WaitReason,
-    Waiting,
+    AdmittedItem, CancelOutcome, ItemStatus, MAX_ITEM_ID_BYTES, NewItem, Outcome, QueueError,
+    Refusal, WaitReason, Waiting,
 };
 pub use transport::HolderTransport;
 
@@ -217,6 +217,36 @@ impl SemaphoreQueue {
         Ok(stored.instrument(span).await?)
     }
 
+    /// The ids of known items, waiting or not, after `after` and before `end`, in order and at most
+    /// `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueError::Storage`].
+    pub async fn ids_between(
+        &self,
+        after: String,
+        end: String,
+        limit: u64,
+    ) -> Result<Vec<String>, QueueError> {
+        let host = self.0.scheduler.host();
+        let read = host.transaction(move |transaction| {
+            store::ids_between(transaction.sql(), &after, &end, limit)
+        });
+        Ok(read.await?)
+    }
+
+    /// Whether any item is known, waiting or not.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueError::Storage`].
+    pub async fn knows_any(&self) -> Result<bool, QueueError> {
+        let host = self.0.scheduler.host();
+        let read = host.transaction(|transaction| store::knows_any(transaction.sql()));
+        Ok(read.await?)
+    }
+
     /// How many items wait.
     pub fn len(&self) -> u64 {
         self.0.book.borrow().queued()
@@ -287,7 +317,13 @@ fn enqueue(
 }
 
 fn refusal(item: &NewItem, settings: &builder::Settings, places: u64) -> Option<Refusal> {
-    for (field, text) in [("id", &item.id), ("key", &item.key), ("group", &item.group)] {
+    if item.id.is_empty() || item.id.len() > MAX_ITEM_ID_BYTES {
+        return Some(Refusal::InvalidField {
+            field: "id",
+            problem: format!("must be 1 to {MAX_ITEM_ID_BYTES} bytes long"),
+        });
+    }
+    for (field, text) in [("key", &item.key), ("group", &item.group)] {
         if let Err(error) = super::protocol::check_id(field, text) {
             return Some(Refusal::InvalidField {
                 field,
@@ -320,24 +356,28 @@ fn status(
         State::Queued => {
             let before = store::waiting_before(sql, &row.key, &row.group, row.place.seq)?;
             ItemStatus::Queued {
+                group: row.group.clone(),
                 place: (before + 1).min(store::MAX_PLACE),
                 queued_at: row.place.queued_at,
                 waiting: book.waiting(&row.key, &row.group),
             }
         }
-        State::Cancelled => ItemStatus::Claiming,
+        State::Cancelled => ItemStatus::Claiming { group: row.group },
         State::Assigned => {
             let is_admitted = book.held(id).is_some_and(|held| {
                 let grant = book.grant_of(held);
                 grant.is_some_and(|grant| held.position < grant.admitted)
             });
             match is_admitted {
-                true => ItemStatus::Admitted,
-                false => ItemStatus::Claiming,
+                true => ItemStatus::Admitted { group: row.group },
+                false => ItemStatus::Claiming { group: row.group },
             }
         }
         State::Finished => match row.finished_at {
-            Some(at) if Some(at) > forgotten => ItemStatus::Finished { at },
+            Some(at) if Some(at) > forgotten => ItemStatus::Finished {
+                group: row.group,
+                at,
+            },
             _ => ItemStatus::Unknown,
         },
     })

@@ -149,17 +149,48 @@ pub(super) fn item(sql: &dyn Sql, id: &str) -> Result<Option<ItemRow>, StorageEr
     )
 }
 
-pub(super) fn body(sql: &dyn Sql, id: &str) -> Result<Option<Box<RawValue>>, StorageError> {
+/// When an item was queued, and its body.
+pub(super) fn body(
+    sql: &dyn Sql,
+    id: &str,
+) -> Result<Option<(Timestamp, Box<RawValue>)>, StorageError> {
     sql.first(
-        "SELECT body FROM durability_semaphore_queue_items WHERE id = ?",
+        "SELECT queued_at, body FROM durability_semaphore_queue_items WHERE id = ?",
         &[id.into()],
         |row| {
-            RawValue::from_string(row.string(0)?).map_err(|_| StorageError::Value {
-                column: 0,
+            let body = RawValue::from_string(row.string(1)?);
+            let body = body.map_err(|_| StorageError::Value {
+                column: 1,
                 expected: "JSON",
-            })
+            })?;
+            Ok((row.time(0)?, body))
         },
     )
+}
+
+/// The ids of known items after `after` and before `end`, in order, at most `limit`.
+pub(super) fn ids_between(
+    sql: &dyn Sql,
+    after: &str,
+    end: &str,
+    limit: u64,
+) -> Result<Vec<String>, StorageError> {
+    sql.all(
+        "SELECT id FROM durability_semaphore_queue_items
+         WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
+        &[after.into(), end.into(), limit.into()],
+        |row| row.string(0),
+    )
+}
+
+/// Whether any item is known.
+pub(super) fn knows_any(sql: &dyn Sql) -> Result<bool, StorageError> {
+    let any = sql.first(
+        "SELECT 1 FROM durability_semaphore_queue_items LIMIT 1",
+        &[],
+        |_| Ok(()),
+    )?;
+    Ok(any.is_some())
 }
 
 /// The oldest waiting items of a group, at most `limit`.
