@@ -8,6 +8,7 @@
 pub mod error;
 pub mod host;
 pub mod id;
+pub mod jobs;
 pub mod layers;
 pub mod lifecycle;
 pub mod migrations;

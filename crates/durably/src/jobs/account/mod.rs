@@ -1,0 +1,388 @@
+//! One account's budget: a holder whose limits are stored and set at run time, and the list of
+//! shards that its jobs are spread over.
+//!
+//! Decided here: which limits hold, and which lists of shards still matter. Who gets permits is the
+//! [`Semaphore`]'s matter.
+
+mod store;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::JobError;
+use super::address::{check_part, default_shards};
+use crate::error::{BoxError, ConfigError, OpenError, StorageError};
+use crate::host::{Host, LocalFuture, Object, Sql};
+use crate::migrations::Migration;
+use crate::scheduler::{Participant, Scheduler, SchedulerConfig};
+use crate::semaphore::protocol::{Message, Reply};
+use crate::semaphore::{Semaphore, SemaphoreError, Usage};
+use crate::time::{MAX_SAFE_INTEGER, Timestamp, check_duration};
+
+/// The most shards that one account is spread over.
+const MAX_SHARDS: usize = 1_000;
+
+/// The most lists that are not drained yet; asking every former owner of a job costs a call each.
+const MAX_FORMER_LISTS: usize = 8;
+
+/// The longest name of a shard, in bytes.
+const MAX_SHARD_BYTES: usize = 512;
+
+/// Settings of all accounts.
+#[derive(Clone, Debug)]
+pub struct AccountConfig {
+    /// The scheduler's settings.
+    pub scheduler: SchedulerConfig,
+    /// The limit of an account that was given none.
+    pub default_limit: u64,
+    /// The ceiling of a group that was given none; `None` lets such groups share the account's limit.
+    pub default_group_limit: Option<u64>,
+    /// How long a round waits for more requests.
+    pub round_wait: Duration,
+    /// The least time between the starts of two rounds.
+    pub round_period: Duration,
+    /// Permits that are not claimed for this long return.
+    pub grant_timeout: Duration,
+}
+
+impl AccountConfig {
+    /// Refuses settings that no account could be opened with.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] naming the field.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.scheduler.check()?;
+        for (field, limit) in [
+            ("default_limit", Some(self.default_limit)),
+            ("default_group_limit", self.default_group_limit),
+        ] {
+            if limit.is_some_and(|limit| limit > MAX_SAFE_INTEGER) {
+                return Err(ConfigError::new(
+                    field,
+                    format!("must be at most {MAX_SAFE_INTEGER}"),
+                ));
+            }
+        }
+        check_duration("round_wait", self.round_wait)?;
+        check_duration("round_period", self.round_period)?;
+        check_duration("grant_timeout", self.grant_timeout)
+    }
+}
+
+/// A list of shards, and which of the account's lists it is: later ones have higher versions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardList {
+    /// From 1, by one.
+    pub version: u64,
+    /// The names of the shards.
+    pub shards: Vec<String>,
+}
+
+/// The list that new jobs go by, and the former ones whose shards may still know jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardLists {
+    /// Where new jobs go.
+    pub current: ShardList,
+    /// Lists before it that are not drained, the newest first.
+    pub former: Vec<ShardList>,
+}
+
+/// The object that holds one account's budget; its name is the account.
+pub struct AccountLimit {
+    scheduler: Scheduler,
+    semaphore: Semaphore,
+    settings: Rc<Settings>,
+}
+
+impl Object for AccountLimit {
+    const CLASS: &'static str = "account-limit";
+
+    fn alarm(self: Rc<Self>) -> LocalFuture<Result<(), BoxError>> {
+        Box::pin(async move { Ok(self.scheduler.alarm().await?) })
+    }
+}
+
+/// What is stored of an account, as it is in memory.
+struct Settings {
+    limits: RefCell<BTreeMap<String, u64>>,
+    /// The newest first; empty for an account that never had a job.
+    lists: RefCell<Vec<ShardList>>,
+}
+
+impl Participant for Settings {
+    fn name(&self) -> &'static str {
+        "account"
+    }
+
+    fn migrations(&self) -> &'static [Migration] {
+        store::MIGRATIONS
+    }
+
+    fn load(&self, sql: &dyn Sql, _now: Timestamp) -> Result<(), StorageError> {
+        *self.limits.borrow_mut() = store::limits(sql)?;
+        *self.lists.borrow_mut() = store::shard_lists(sql)?;
+        Ok(())
+    }
+
+    fn next_pending_at(&self, _sql: &dyn Sql) -> Result<Option<Timestamp>, StorageError> {
+        Ok(None)
+    }
+
+    fn next_wake_at(
+        &self,
+        _sql: &dyn Sql,
+        _now: Timestamp,
+    ) -> Result<Option<Timestamp>, StorageError> {
+        Ok(None)
+    }
+
+    fn run_due(self: Rc<Self>, _now: Timestamp) -> LocalFuture<Result<(), BoxError>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl AccountLimit {
+    /// Opens the object.
+    ///
+    /// # Errors
+    ///
+    /// Wrong settings, and what storage answers.
+    pub async fn open(host: Rc<dyn Host>, config: AccountConfig) -> Result<Self, OpenError> {
+        let scheduler = Scheduler::new(host, config.scheduler)?;
+        let settings = Rc::new(Settings {
+            limits: RefCell::default(),
+            lists: RefCell::default(),
+        });
+        scheduler.attach(&settings)?;
+        let (for_limit, for_groups) = (settings.clone(), settings.clone());
+        let (default_limit, default_group_limit) =
+            (config.default_limit, config.default_group_limit);
+        let semaphore = Semaphore::builder(&scheduler)
+            .limit_with(move || {
+                let limit = for_limit
+                    .limit(store::WHOLE_ACCOUNT)
+                    .unwrap_or(default_limit);
+                async move { Ok(limit) }
+            })
+            .group_limit(move |group| {
+                let limit = for_groups.limit(&group).or(default_group_limit);
+                async move { Ok(limit) }
+            })
+            .round_wait(config.round_wait)
+            .round_period(config.round_period)
+            .grant_timeout(config.grant_timeout)
+            .build()?;
+        scheduler.open().await?;
+        Ok(AccountLimit {
+            scheduler,
+            semaphore,
+            settings,
+        })
+    }
+
+    /// Answers a message of a client; see [`Semaphore::handle`].
+    ///
+    /// # Errors
+    ///
+    /// What the holder answers.
+    pub async fn handle(&self, message: Message) -> Result<Reply, SemaphoreError> {
+        self.semaphore.handle(message).await
+    }
+
+    /// What is granted at this moment, of what.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::Semaphore`].
+    pub async fn usage(&self) -> Result<Usage, JobError> {
+        self.semaphore.usage().await.map_err(JobError::Semaphore)
+    }
+
+    /// The account's own limit, if it was given one.
+    pub fn limit(&self) -> Option<u64> {
+        self.settings.limit(store::WHOLE_ACCOUNT)
+    }
+
+    /// Sets the account's limit, or takes it back for the default. It holds from the next round on;
+    /// a lowered one stops no running job.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::Invalid`] for a number above 2^53 - 1, and what storage answers.
+    pub async fn set_limit(&self, limit: Option<u64>) -> Result<(), JobError> {
+        self.store_limit(store::WHOLE_ACCOUNT.to_owned(), limit)
+            .await
+    }
+
+    /// A group's own ceiling, if it was given one.
+    pub fn group_limit(&self, group: &str) -> Option<u64> {
+        self.settings.limit(group)
+    }
+
+    /// Sets a group's ceiling, or takes it back for the default; see [`set_limit`](Self::set_limit).
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::Invalid`] for a bad name or number, and what storage answers.
+    pub async fn set_group_limit(&self, group: String, limit: Option<u64>) -> Result<(), JobError> {
+        check_part("group", &group)?;
+        self.store_limit(group, limit).await
+    }
+
+    async fn store_limit(&self, group: String, limit: Option<u64>) -> Result<(), JobError> {
+        if limit.is_some_and(|limit| limit > MAX_SAFE_INTEGER) {
+            return Err(JobError::invalid(
+                "limit",
+                format!("must be a whole number up to {MAX_SAFE_INTEGER}"),
+            ));
+        }
+        let settings = self.settings.clone();
+        self.scheduler
+            .transaction(move |transaction| {
+                store::set_limit(transaction.sql(), &group, limit)?;
+                transaction.on_release(Box::new(move || {
+                    let mut limits = settings.limits.borrow_mut();
+                    match limit {
+                        Some(limit) => limits.insert(group, limit),
+                        None => limits.remove(&group),
+                    };
+                }));
+                Ok(())
+            })
+            .await
+    }
+
+    /// The account's lists of shards; `None` if it never had a job.
+    pub fn shards(&self) -> Option<ShardLists> {
+        self.settings.shards()
+    }
+
+    /// The account's lists of shards. An account without one is given `count` shards, so that the
+    /// setting may change without moving anybody's jobs.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers.
+    pub async fn shards_or_default(&self, count: u32) -> Result<ShardLists, JobError> {
+        if let Some(lists) = self.shards() {
+            return Ok(lists);
+        }
+        let shards = default_shards(self.scheduler.host().name(), count);
+        self.store_shards(move |lists| lists.is_empty().then_some(shards))
+            .await
+    }
+
+    /// Replaces the list of shards. Jobs known to a former shard stay there; submissions and
+    /// questions about them find it until it is drained.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::Invalid`] for a list that is empty, too long, has bad or doubled names, or comes
+    /// when too many former lists are not drained yet; and what storage answers.
+    pub async fn set_shards(&self, shards: Vec<String>) -> Result<ShardLists, JobError> {
+        if shards.is_empty() || shards.len() > MAX_SHARDS {
+            return Err(JobError::invalid(
+                "shards",
+                format!("must name 1 to {MAX_SHARDS} shards"),
+            ));
+        }
+        if shards
+            .iter()
+            .any(|name| name.is_empty() || name.len() > MAX_SHARD_BYTES)
+        {
+            return Err(JobError::invalid(
+                "shards",
+                format!("must have names of 1 to {MAX_SHARD_BYTES} bytes"),
+            ));
+        }
+        if shards.iter().collect::<BTreeSet<_>>().len() < shards.len() {
+            return Err(JobError::invalid("shards", "must not name a shard twice"));
+        }
+        if self.settings.lists.borrow().len() > MAX_FORMER_LISTS {
+            return Err(JobError::invalid(
+                "shards",
+                format!(
+                    "were changed {MAX_FORMER_LISTS} times and the former ones still know jobs: \
+                     wait until they are drained"
+                ),
+            ));
+        }
+        self.store_shards(move |lists| {
+            let changed = lists.first().is_none_or(|current| current.shards != shards);
+            changed.then_some(shards)
+        })
+        .await
+    }
+
+    /// Forgets a former list: its shards were found to know no job any more.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers.
+    pub async fn forget_former(&self, version: u64) -> Result<(), JobError> {
+        let settings = self.settings.clone();
+        self.scheduler
+            .transaction(move |transaction| {
+                let newest = settings.lists.borrow().first().map(|list| list.version);
+                if newest.is_none_or(|newest| newest <= version) {
+                    return Ok(());
+                }
+                store::delete_shards(transaction.sql(), version)?;
+                transaction.on_release(Box::new(move || {
+                    let mut lists = settings.lists.borrow_mut();
+                    lists.retain(|list| list.version != version);
+                }));
+                Ok(())
+            })
+            .await
+    }
+
+    /// Stores the list that `decide` makes of the stored ones, if any.
+    async fn store_shards(
+        &self,
+        decide: impl FnOnce(&[ShardList]) -> Option<Vec<String>> + 'static,
+    ) -> Result<ShardLists, JobError> {
+        let settings = self.settings.clone();
+        self.scheduler
+            .transaction(move |transaction| {
+                let decided = {
+                    let lists = settings.lists.borrow();
+                    let version = lists.first().map_or(0, |list| list.version) + 1;
+                    decide(&lists).map(|shards| ShardList { version, shards })
+                };
+                if let Some(list) = decided {
+                    store::insert_shards(transaction.sql(), &list)?;
+                    transaction.on_release(Box::new(move || {
+                        settings.lists.borrow_mut().insert(0, list);
+                    }));
+                }
+                Ok::<_, JobError>(())
+            })
+            .await?;
+        self.shards().ok_or_else(|| {
+            JobError::Storage(StorageError::Failed(
+                "the account has no list of shards".into(),
+            ))
+        })
+    }
+}
+
+impl Settings {
+    fn limit(&self, group: &str) -> Option<u64> {
+        self.limits.borrow().get(group).copied()
+    }
+
+    fn shards(&self) -> Option<ShardLists> {
+        let lists = self.lists.borrow();
+        let (current, former) = lists.split_first()?;
+        Some(ShardLists {
+            current: current.clone(),
+            former: former.to_vec(),
+        })
+    }
+}

@@ -1,0 +1,294 @@
+//! The account-concurrency application: jobs of many accounts, each account's running jobs within
+//! its limit, on shards that queue and run them.
+//!
+//! Two classes of objects: an [`AccountLimit`] holds one account's budget with limits that are set
+//! at run time and stored; a [`JobShard`] queues jobs and runs admitted ones as durable operations.
+//! How objects reach each other and how a job is run is the embedding's matter: it gives a
+//! transport and a [`JobRunner`].
+
+mod account;
+mod address;
+mod shard;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use account::{AccountConfig, AccountLimit, ShardList, ShardLists};
+pub use address::{DEFAULT_GROUP, Route, check_part, route};
+pub use shard::{JobShard, OutdatedList, ShardConfig};
+
+use crate::error::{BoxError, OpenError, StorageError};
+use crate::host::LocalFuture;
+use crate::operations::CancellationToken;
+use crate::semaphore::SemaphoreError;
+use crate::time::Timestamp;
+
+/// A job to be run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NewJob {
+    /// Whose job it is; the key of the budget that it needs a permit of.
+    pub account: String,
+    /// Its id, unique within the account.
+    pub id: String,
+    /// The group within the account, which may have a ceiling of its own.
+    #[serde(default = "default_group")]
+    pub group: String,
+    /// What the job endpoint gets.
+    #[serde(default)]
+    pub body: Value,
+}
+
+impl NewJob {
+    /// Refuses a job whose account, id or group is empty or longer than 256 bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::Invalid`] naming the field.
+    pub fn check(&self) -> Result<(), JobError> {
+        check_part("account", &self.account)?;
+        check_part("id", &self.id)?;
+        check_part("group", &self.group)
+    }
+}
+
+fn default_group() -> String {
+    DEFAULT_GROUP.to_owned()
+}
+
+/// What became of one submitted job.
+#[derive(Clone, Debug)]
+pub enum SubmitOutcome {
+    /// It waits for a permit.
+    Queued,
+    /// A job of this account and id is known already; nothing has changed.
+    Duplicate,
+    /// It was refused; nothing has changed.
+    Refused(JobError),
+}
+
+/// Why something about a job or an account cannot be done.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JobError {
+    /// Something given is wrong.
+    #[error("{field} {problem}")]
+    Invalid {
+        /// The field to blame.
+        field: String,
+        /// Completes the sentence "*field* …".
+        problem: String,
+    },
+    /// The job's body is larger than allowed.
+    #[error("body must be at most {limit} bytes of JSON, this one has {found}")]
+    BodyTooLarge {
+        /// Bytes of this one.
+        found: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// The shard has as many waiting jobs as it may.
+    #[error("the queue is full with {limit} waiting jobs: submit it again when some have run")]
+    QueueFull {
+        /// How many may wait.
+        limit: u64,
+    },
+    /// The semaphore message or its round failed.
+    #[error(transparent)]
+    Semaphore(SemaphoreError),
+    /// Storage failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The object cannot be reached right now.
+    #[error("{message}")]
+    Unavailable {
+        /// A stable name of the cause.
+        code: &'static str,
+        /// What happened and what to do.
+        message: String,
+    },
+}
+
+impl JobError {
+    /// A refusal of `field`.
+    pub fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        JobError::Invalid {
+            field: field.into(),
+            problem: problem.into(),
+        }
+    }
+
+    /// A stable name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            JobError::Invalid { .. } => "invalid",
+            JobError::BodyTooLarge { .. } => "body_too_large",
+            JobError::QueueFull { .. } => "queue_full",
+            JobError::Semaphore(error) => error.code(),
+            JobError::Storage(error) => error.code(),
+            JobError::Unavailable { code, .. } => code,
+        }
+    }
+
+    /// The field to blame, if there is one.
+    pub fn field(&self) -> Option<&str> {
+        match self {
+            JobError::Invalid { field, .. } => Some(field),
+            JobError::BodyTooLarge { .. } => Some("body"),
+            _ => None,
+        }
+    }
+}
+
+impl From<OpenError> for JobError {
+    fn from(error: OpenError) -> Self {
+        JobError::Unavailable {
+            code: error.code(),
+            message: error.to_string(),
+        }
+    }
+}
+
+/// Where a job stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// Not known: never submitted, cancelled while it waited, or ended longer ago than jobs are kept.
+    Unknown,
+    /// Waits for a permit.
+    Queued,
+    /// Has a permit whose claim is not confirmed yet.
+    Claiming,
+    /// Runs, or waits between two attempts; its permit is in use.
+    Running,
+    /// Ended well.
+    Completed,
+    /// Ended with an error.
+    Failed,
+    /// Was cancelled while it ran.
+    Cancelled,
+}
+
+/// The status of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobStatus {
+    /// Its account.
+    pub account: String,
+    /// Its id.
+    pub id: String,
+    /// Where it stands.
+    pub state: JobState,
+    /// Its group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// While it waits: how many of its group and shard go first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<u64>,
+    /// While it waits: why its group got no permit when last asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked_reason: Option<String>,
+    /// Since when it has been in this state, or blocked for this reason, as far as that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Attempts begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u64>,
+    /// When the next attempt is due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_attempt_at: Option<Timestamp>,
+    /// What the last attempt failed with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// What the job endpoint answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+}
+
+impl JobStatus {
+    /// The status of a job that nobody knows.
+    pub fn unknown(account: &str, id: &str) -> Self {
+        JobStatus {
+            account: account.to_owned(),
+            id: id.to_owned(),
+            state: JobState::Unknown,
+            group: None,
+            place: None,
+            blocked_reason: None,
+            since: None,
+            attempt: None,
+            next_attempt_at: None,
+            last_error: None,
+            result: None,
+        }
+    }
+
+    /// Whether there is such a job.
+    pub fn is_known(&self) -> bool {
+        self.state != JobState::Unknown
+    }
+}
+
+/// What became of a wish to cancel a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelOutcome {
+    /// It waited; it will not run.
+    Cancelled,
+    /// It was told to stop; its permit returns when it has.
+    Stopping,
+    /// It runs, and cancelling a running job was not asked for.
+    Running,
+    /// It has ended already.
+    Ended,
+    /// It is not known.
+    Unknown,
+}
+
+/// One run of a job.
+pub struct RunJob {
+    /// Its account.
+    pub account: String,
+    /// Its id.
+    pub id: String,
+    /// Its group.
+    pub group: String,
+    /// What was submitted.
+    pub body: Value,
+    /// Which attempt this is, from 1. An attempt that a crash cut off is repeated under its number.
+    pub attempt: u64,
+    /// The same for all runs of this job and of no other, in visible ASCII.
+    pub idempotency_key: String,
+    /// Tells when the run should stop: its time is up, or it was cancelled.
+    pub token: CancellationToken,
+}
+
+impl fmt::Debug for RunJob {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("RunJob")
+            .field("account", &self.account)
+            .field("id", &self.id)
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Another attempt may do better.
+    #[error("{0}")]
+    Retry(#[source] BoxError),
+    /// No attempt will.
+    #[error("{0}")]
+    Permanent(#[source] BoxError),
+}
+
+/// Runs jobs. A job may be run again after a crash, so runs must be idempotent by
+/// [`RunJob::idempotency_key`].
+pub trait JobRunner: Send + Sync {
+    /// Runs one job to its end.
+    fn run(&self, job: RunJob) -> LocalFuture<Result<Value, RunError>>;
+}
