@@ -12,6 +12,7 @@ mod folder;
 mod handle;
 mod host;
 mod instance;
+pub mod jobs;
 mod journal;
 mod key;
 mod residency;

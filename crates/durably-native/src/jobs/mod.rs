@@ -1,0 +1,346 @@
+//! The account-concurrency application on this host: its classes of objects in one system, and the
+//! door to them for everybody outside.
+//!
+//! Decided here: nothing about jobs, see [`durably::jobs`]; only how the objects reach each other
+//! and which failures of a call mean what to a caller.
+
+mod config;
+mod routing;
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use durably::host::Host;
+use durably::jobs::{
+    AccountLimit, CancelOutcome, JobError, JobRunner, JobShard, JobStatus, ShardLists, check_part,
+};
+use durably::layers::{HostTimer, TimeoutLayer};
+use durably::semaphore::Usage;
+use durably::semaphore::client::{ClientError, HolderCall, SemaphoreClient, holder_fn};
+use durably::semaphore::protocol::{Message, Reply};
+use tower_layer::Layer;
+
+pub use config::JobsConfig;
+
+use crate::sqlite::CountersSnapshot;
+use crate::{CallError, ObjectHandle, System, SystemError, SystemRef};
+
+/// Jobs of many accounts, each within its limit. Clones share the system; the last one that goes
+/// closes it abruptly, so call [`shutdown`](Self::shutdown) first.
+#[derive(Clone)]
+pub struct Jobs(Arc<Inner>);
+
+struct Inner {
+    system: System,
+    config: JobsConfig,
+    /// When the former shards of an account were last looked through.
+    looked_through: Mutex<HashMap<String, Instant>>,
+}
+
+impl Jobs {
+    /// Opens the application on its data folder. Jobs that were under way go on by themselves.
+    ///
+    /// # Errors
+    ///
+    /// See [`SystemError`].
+    pub fn open(config: JobsConfig, runner: Arc<dyn JobRunner>) -> Result<Jobs, SystemError> {
+        config.check()?;
+        let builder = System::builder(&config.data_dir).config(config.system.clone());
+        let system_ref = builder.system();
+        let account = config.account();
+        let shard = config.shard();
+        let timeout = config.holder_timeout();
+        let system = builder
+            .class::<AccountLimit>(move |host: Rc<dyn Host>| {
+                let opening = AccountLimit::open(host, account.clone());
+                Box::pin(async move { Ok(Rc::new(opening.await?)) })
+            })
+            .class::<JobShard>(move |host: Rc<dyn Host>| {
+                let (shard, runner) = (shard.clone(), runner.clone());
+                let system = system_ref.clone();
+                Box::pin(async move {
+                    let timer = HostTimer::new(host.clone());
+                    let layer = TimeoutLayer::new(timer.clone(), timeout)?;
+                    let transport = layer.layer(holder_fn(move |call| ask(system.clone(), call)));
+                    let holder = SemaphoreClient::new(transport, timer);
+                    let opening = JobShard::open(host, shard, holder, runner);
+                    Ok(Rc::new(opening.await?))
+                })
+            })
+            .open()?;
+        Ok(Jobs(Arc::new(Inner {
+            system,
+            config,
+            looked_through: Mutex::default(),
+        })))
+    }
+
+    /// Where a job stands.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn status(&self, account: &str, id: &str) -> Result<JobStatus, JobError> {
+        check_part("account", account)?;
+        check_part("id", id)?;
+        let mut latest = JobStatus::unknown(account, id);
+        let Some(lists) = self.lists(account).await? else {
+            return Ok(latest);
+        };
+        for shard in owners(&lists, id) {
+            let (account, id) = (account.to_owned(), id.to_owned());
+            latest = self
+                .shard(shard)
+                .call(move |shard| async move { shard.status(&account, &id).await })
+                .await
+                .map_err(unavailable)??;
+            if latest.is_known() {
+                break;
+            }
+        }
+        Ok(latest)
+    }
+
+    /// Cancels a job. One that runs is told to stop if `running` says so, and left alone otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn cancel(
+        &self,
+        account: &str,
+        id: &str,
+        running: bool,
+    ) -> Result<CancelOutcome, JobError> {
+        check_part("account", account)?;
+        check_part("id", id)?;
+        let Some(lists) = self.lists(account).await? else {
+            return Ok(CancelOutcome::Unknown);
+        };
+        for shard in owners(&lists, id) {
+            let (account, id) = (account.to_owned(), id.to_owned());
+            let outcome = self
+                .shard(shard)
+                .call(move |shard| async move { shard.cancel(&account, &id, running).await })
+                .await
+                .map_err(unavailable)??;
+            if outcome != CancelOutcome::Unknown {
+                return Ok(outcome);
+            }
+        }
+        Ok(CancelOutcome::Unknown)
+    }
+
+    /// The account's limit: its own, or the default.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn limit(&self, account: &str) -> Result<u64, JobError> {
+        let own = match self.known_account(account)? {
+            Some(object) => object
+                .call(|account| async move { account.limit() })
+                .await
+                .map_err(unavailable)?,
+            None => None,
+        };
+        Ok(own.unwrap_or(self.0.config.default_limit))
+    }
+
+    /// Sets the account's own limit, or takes it back for the default. It holds from the next round
+    /// on; a lowered one stops no running job.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn set_limit(&self, account: &str, limit: Option<u64>) -> Result<(), JobError> {
+        check_part("account", account)?;
+        self.account(account)
+            .call(move |account| async move { account.set_limit(limit).await })
+            .await
+            .map_err(unavailable)?
+    }
+
+    /// A group's ceiling: its own, or the default; `None` if it has only the account's limit.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn group_limit(&self, account: &str, group: &str) -> Result<Option<u64>, JobError> {
+        check_part("group", group)?;
+        let own = match self.known_account(account)? {
+            Some(object) => {
+                let group = group.to_owned();
+                object
+                    .call(move |account| async move { account.group_limit(&group) })
+                    .await
+                    .map_err(unavailable)?
+            }
+            None => None,
+        };
+        Ok(own.or(self.0.config.default_group_limit))
+    }
+
+    /// Sets a group's own ceiling, or takes it back for the default.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn set_group_limit(
+        &self,
+        account: &str,
+        group: &str,
+        limit: Option<u64>,
+    ) -> Result<(), JobError> {
+        check_part("account", account)?;
+        let group = group.to_owned();
+        self.account(account)
+            .call(move |account| async move { account.set_group_limit(group, limit).await })
+            .await
+            .map_err(unavailable)?
+    }
+
+    /// What is granted at this moment, of what.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn usage(&self, account: &str) -> Result<Usage, JobError> {
+        match self.known_account(account)? {
+            Some(object) => object
+                .call(|account| async move { account.usage().await })
+                .await
+                .map_err(unavailable)?,
+            None => Ok(Usage {
+                limit: self.0.config.default_limit,
+                granted: 0,
+                leased: 0,
+                available: self.0.config.default_limit,
+                groups: BTreeMap::new(),
+            }),
+        }
+    }
+
+    /// The account's lists of shards; a new account is given the default one.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn shards(&self, account: &str) -> Result<ShardLists, JobError> {
+        check_part("account", account)?;
+        let count = self.0.config.shards_per_account;
+        self.account(account)
+            .call(move |account| async move { account.shards_or_default(count).await })
+            .await
+            .map_err(unavailable)?
+    }
+
+    /// Replaces the account's list of shards; see [`AccountLimit::set_shards`].
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn set_shards(
+        &self,
+        account: &str,
+        shards: Vec<String>,
+    ) -> Result<ShardLists, JobError> {
+        check_part("account", account)?;
+        self.account(account)
+            .call(move |account| async move { account.set_shards(shards).await })
+            .await
+            .map_err(unavailable)?
+    }
+
+    /// Answers a semaphore message of a foreign client: JSON of protocol v1. A request is answered
+    /// with its round, also if the caller stops waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::Semaphore`] for a message that is malformed, which reaches no object, or a round
+    /// that failed.
+    pub async fn message(&self, key: &str, json: &[u8]) -> Result<Reply, JobError> {
+        check_part("key", key)?;
+        let message =
+            Message::from_json(json).map_err(|error| JobError::Semaphore(error.into()))?;
+        self.account(key)
+            .call(move |account| async move { account.handle(message).await })
+            .await
+            .map_err(unavailable)?
+            .map_err(JobError::Semaphore)
+    }
+
+    /// What the databases of all objects did since the start.
+    pub fn counters(&self) -> CountersSnapshot {
+        self.0.system.counters()
+    }
+
+    /// How many objects are open.
+    pub fn open_objects(&self) -> usize {
+        self.0.system.open_objects()
+    }
+
+    /// Stops taking calls, lets turns finish and closes all files.
+    pub async fn shutdown(&self) {
+        self.0.system.shutdown().await;
+    }
+
+    fn account(&self, account: &str) -> ObjectHandle<AccountLimit> {
+        self.0.system.object(account)
+    }
+
+    fn shard(&self, shard: &str) -> ObjectHandle<JobShard> {
+        self.0.system.object(shard)
+    }
+
+    /// The account's object if it exists; asking about an account does not make one.
+    fn known_account(&self, account: &str) -> Result<Option<ObjectHandle<AccountLimit>>, JobError> {
+        check_part("account", account)?;
+        let object = self.account(account);
+        Ok(object.exists().map_err(unavailable)?.then_some(object))
+    }
+
+    async fn lists(&self, account: &str) -> Result<Option<ShardLists>, JobError> {
+        match self.known_account(account)? {
+            Some(object) => object
+                .call(|account| async move { account.shards() })
+                .await
+                .map_err(unavailable),
+            None => Ok(None),
+        }
+    }
+}
+
+/// The owner of a job and its former ones.
+fn owners<'a>(lists: &'a ShardLists, id: &str) -> impl Iterator<Item = &'a str> {
+    durably::jobs::route(lists, id)
+        .into_iter()
+        .flat_map(|route| std::iter::once(route.owner).chain(route.former))
+}
+
+/// Carries a message to the holder of its key, an object of the same system.
+async fn ask(system: SystemRef, call: HolderCall) -> Result<Reply, ClientError> {
+    let HolderCall { key, message } = call;
+    let answer = system
+        .object::<AccountLimit>(&key)
+        .call(move |account| async move { account.handle(message).await })
+        .await;
+    match answer {
+        Ok(reply) => Ok(reply?),
+        Err(error) => Err(ClientError::unreachable(error)),
+    }
+}
+
+/// What it means to a caller that an object could not be called.
+fn unavailable(error: CallError) -> JobError {
+    match error {
+        CallError::Storage(error) => JobError::Storage(error),
+        CallError::Damaged(text) => JobError::Storage(durably::StorageError::Damaged(text)),
+        other => JobError::Unavailable {
+            code: other.code(),
+            message: other.to_string(),
+        },
+    }
+}
