@@ -20,6 +20,7 @@ exam_cases![
     constraint_errors_are_typed,
     a_caught_statement_error_undoes_that_statement_alone,
     transaction_statements_are_refused,
+    a_text_with_two_statements_is_not_cut_short,
     changed_rows_are_counted,
     queries_stop_at_the_first_error,
     scripts_are_undone_too,
@@ -192,6 +193,14 @@ async fn transaction_statements_are_refused(exam: &Exam<'_>) -> Verdict {
     Ok(())
 }
 
+async fn a_text_with_two_statements_is_not_cut_short(exam: &Exam<'_>) -> Verdict {
+    for way in ["execute", "query"] {
+        // It may be refused or run as a whole; what must not happen is that half of it is lost.
+        exam.step(&format!("transactions two {way}")).await?;
+    }
+    Ok(())
+}
+
 async fn changed_rows_are_counted(exam: &Exam<'_>) -> Verdict {
     let counts = exam.step("transactions count").await?;
     demand_eq!(
@@ -258,6 +267,26 @@ pub(super) async fn step(
             Err(error) => Ok(error.code().to_owned()),
             Ok(()) => Err("it was accepted".into()),
         },
+        "two" => {
+            let run = if argument == "query" {
+                query_alone
+            } else {
+                execute_alone
+            };
+            let done = object.host.transaction(move |transaction| {
+                let sql = transaction.sql();
+                let two = "INSERT INTO exam_log (entry, at) VALUES ('half', 0);
+                           INSERT INTO exam_log (entry, at) VALUES ('whole', 0)";
+                let ran = run(sql, two);
+                let rows = sql.first("SELECT count(*) FROM exam_log", &[], |row| row.count(0))?;
+                sql.execute("DELETE FROM exam_log", &[])?;
+                Ok::<_, StorageError>((ran.is_ok(), rows.unwrap_or(0)))
+            });
+            match done.await.map_err(said)? {
+                (true, 2) | (false, 0) => Ok(String::new()),
+                (ran, rows) => Err(format!("accepted: {ran}, rows written: {rows} of 2")),
+            }
+        }
         "catch" => catch(object).await,
         "count" => count_rows(object).await,
         "stop" => stop(object).await,
