@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +22,7 @@ use durably::Timestamp;
 use durably::host::LocalFuture;
 use futures::task::{ArcWake, waker};
 
+use crate::clock::{Clock, Sleep};
 use crate::random::Random;
 
 /// Polls allowed without the clock moving; more are taken for tasks that wake each other for ever.
@@ -101,11 +102,7 @@ impl World {
     /// The same with other randomness: all that hosts of this world draw follows from `seed`.
     pub fn with_seed(start_ms: u64, seed: u64) -> World {
         World(Rc::new(Inner {
-            clock: Rc::new(Clock {
-                now: Cell::new(Timestamp::from_millis(start_ms)),
-                timers: RefCell::default(),
-                last_timer: Cell::new(0),
-            }),
+            clock: Rc::new(Clock::new(Timestamp::from_millis(start_ms))),
             tasks: RefCell::default(),
             ready: Arc::default(),
             later: RefCell::default(),
@@ -117,12 +114,17 @@ impl World {
 
     /// What the clock shows.
     pub fn now(&self) -> Timestamp {
-        self.0.clock.now.get()
+        self.0.clock.now()
     }
 
     /// Resolves when the clock has moved by `duration`; a fraction of a millisecond counts as one.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         self.0.clock.sleep(duration)
+    }
+
+    /// Resolves when the clock shows `at`.
+    pub fn sleep_until(&self, at: Timestamp) -> Sleep {
+        self.0.clock.sleep_until(at)
     }
 
     /// When the next timer is due, a past time included; `None` if there is none.
@@ -149,8 +151,7 @@ impl World {
     /// Moves the clock to `target`, as [`advance`](World::advance) does; never back.
     pub fn advance_to(&self, target: Timestamp) {
         self.run(Some(target));
-        let now = self.now();
-        self.0.clock.now.set(target.max(now));
+        self.0.clock.move_to(target);
     }
 
     /// Runs the world until `future` resolves. When nothing is ready, the clock moves to the next
@@ -381,7 +382,7 @@ impl Group {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        self.0.clock.now.get()
+        self.0.clock.now()
     }
 
     pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
@@ -426,91 +427,5 @@ impl Group {
             let task = world.0.tasks.borrow_mut().remove(&id);
             drop(task);
         }
-    }
-}
-
-struct Clock {
-    now: Cell<Timestamp>,
-    /// By time, then by when they were set.
-    timers: RefCell<BTreeMap<(Timestamp, u64), Waker>>,
-    last_timer: Cell<u64>,
-}
-
-impl Clock {
-    fn next(&self) -> Option<Timestamp> {
-        let timers = self.timers.borrow();
-        timers.first_key_value().map(|((at, _), _)| *at)
-    }
-
-    /// Sets the clock to `due`, unless it is past, and wakes what is due then.
-    fn fire(&self, due: Timestamp) {
-        self.now.set(self.now.get().max(due));
-        let mut fired = Vec::new();
-        let mut timers = self.timers.borrow_mut();
-        while let Some(entry) = timers.first_entry() {
-            if entry.key().0 > due {
-                break;
-            }
-            fired.push(entry.remove());
-        }
-        drop(timers);
-        for waker in fired {
-            waker.wake();
-        }
-    }
-
-    fn sleep(self: &Rc<Self>, duration: Duration) -> Sleep {
-        let whole = Duration::from_millis(duration.as_nanos().div_ceil(1_000_000) as u64);
-        self.sleep_until(self.now.get() + whole)
-    }
-
-    fn sleep_until(self: &Rc<Self>, at: Timestamp) -> Sleep {
-        let sequence = self.last_timer.get() + 1;
-        self.last_timer.set(sequence);
-        Sleep {
-            clock: self.clone(),
-            key: (at, sequence),
-            started: false,
-        }
-    }
-}
-
-/// Resolves when the clock shows its time.
-pub struct Sleep {
-    clock: Rc<Clock>,
-    key: (Timestamp, u64),
-    started: bool,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut timers = self.clock.timers.borrow_mut();
-        // A timer whose time has come still waits to be fired, so that order is kept.
-        let waiting = !self.started || timers.contains_key(&self.key);
-        if waiting {
-            timers.insert(self.key, context.waker().clone());
-        }
-        drop(timers);
-        self.started = true;
-        if waiting {
-            Poll::Pending
-        } else {
-            Poll::Ready(())
-        }
-    }
-}
-
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        self.clock.timers.borrow_mut().remove(&self.key);
-    }
-}
-
-impl World {
-    /// Resolves when the clock shows `at`.
-    pub fn sleep_until(&self, at: Timestamp) -> Sleep {
-        self.0.clock.sleep_until(at)
     }
 }

@@ -67,12 +67,14 @@
 //! Tests that drive the alarm themselves say [`Alarms::Manual`] and use
 //! [`VirtualObject::fire_alarm`].
 
+mod clock;
 mod executor;
 mod host;
 mod object;
 mod random;
 pub mod replay;
 
-pub use executor::{Sleep, World};
+pub use clock::Sleep;
+pub use executor::World;
 pub use host::{VirtualHost, VirtualStorage};
 pub use object::{Alarms, CallError, VirtualObject};

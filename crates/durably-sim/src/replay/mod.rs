@@ -1,7 +1,7 @@
 //! Replays traces through the real capabilities and shows the first difference.
 //!
-//! Decided here: what becomes of a file. How a trace is read is decided in [`trace`], what counts as
-//! equal in [`compare`], how steps are done in [`semaphore`].
+//! Decided here: what becomes of a file. How a trace is read is decided in `trace`, what counts as
+//! equal in `compare`, how steps are done in `semaphore`.
 
 mod compare;
 mod semaphore;
