@@ -24,3 +24,8 @@ pub use config::SystemConfig;
 pub use error::{CallError, SystemError};
 pub use handle::{ObjectHandle, SystemRef};
 pub use system::{System, SystemBuilder};
+
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
