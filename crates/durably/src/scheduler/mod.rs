@@ -215,16 +215,17 @@ impl Scheduler {
         }
         let scheduler = self.clone();
         let now = self.now();
-        self.transaction(move |transaction| {
+        let opened = self.0.host.transaction(move |transaction| {
             let sql = transaction.sql();
             migrations::prepare(sql)?;
             for participant in scheduler.participants() {
                 migrations::bring_up(sql, participant.name(), participant.migrations(), now)?;
                 participant.load(sql, now)?;
             }
+            scheduler.reconcile(transaction, Arming::Opening)?;
             Ok::<_, OpenError>(())
-        })
-        .await?;
+        });
+        opened.await?;
         for participant in self.participants() {
             participant.opened();
         }
@@ -264,7 +265,7 @@ impl Scheduler {
         let scheduler = self.clone();
         self.0.host.transaction(move |transaction| {
             let value = work(transaction)?;
-            scheduler.reconcile(transaction, None)?;
+            scheduler.reconcile(transaction, Arming::Usual)?;
             Ok(value)
         })
     }
@@ -303,13 +304,8 @@ impl Scheduler {
         Ok(earliest)
     }
 
-    /// Sets the alarm, and the timer before it, to what is pending now; the alarm not later than
-    /// `fallback`.
-    fn reconcile(
-        &self,
-        transaction: &dyn Transaction,
-        fallback: Option<Timestamp>,
-    ) -> Result<(), StorageError> {
+    /// Sets the alarm, and the timer before it, to what is pending now.
+    fn reconcile(&self, transaction: &dyn Transaction, arming: Arming) -> Result<(), StorageError> {
         let now = self.now();
         let sql = transaction.sql();
         let mut pending = None;
@@ -331,7 +327,14 @@ impl Scheduler {
         } else {
             now + min_delay
         };
-        let wanted = earlier(pending.map(|at| at.max(soonest)), fallback);
+        let alarm = pending.map(|at| match arming {
+            Arming::Opening if at <= now => at,
+            _ => at.max(soonest),
+        });
+        let wanted = match arming {
+            Arming::NotLaterThan(fallback) => earlier(alarm, Some(fallback)),
+            _ => alarm,
+        };
         // An alarm that is set for an earlier time will do: it finds nothing new and arms
         // itself again. Moving it along with every commit would cost a row each time. One that
         // should have fired long ago was dropped, and is set again.
@@ -388,6 +391,18 @@ impl Scheduler {
             let _ = task.await;
         });
     }
+}
+
+/// What a transaction that ends by arming the alarm is about.
+#[derive(Clone, Copy)]
+enum Arming {
+    Usual,
+    /// The object opens. An alarm that is due stays due: it may be the very one that opens the
+    /// object, which some hosts do not deliver once it has been moved. Put off by the minimum delay,
+    /// it would never go off in an object that lives for less than that.
+    Opening,
+    /// Work that is left running is to be looked after by this time.
+    NotLaterThan(Timestamp),
 }
 
 /// The earlier of two times that may be missing.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::channel::oneshot;
 use futures::future::{Either, join_all, select};
 
-use super::Scheduler;
+use super::{Arming, Scheduler};
 use crate::error::StorageError;
 use crate::time::Timestamp;
 
@@ -26,13 +26,17 @@ impl Scheduler {
             Either::Left(_) => true,
             Either::Right(_) => false,
         };
-        // Work that is left running need not have a row that is pending.
-        let fallback = (!finished).then(|| self.now() + self.0.config.alarm_min_delay);
+        let arming = if finished {
+            Arming::Usual
+        } else {
+            // Work that is left running need not have a row that is pending.
+            Arming::NotLaterThan(self.now() + self.0.config.alarm_min_delay)
+        };
         let scheduler = self.clone();
         let armed = self
             .0
             .host
-            .transaction(move |transaction| scheduler.reconcile(transaction, fallback));
+            .transaction(move |transaction| scheduler.reconcile(transaction, arming));
         armed.await
     }
 
