@@ -232,7 +232,11 @@ impl Book {
                 Some(after) => {
                     delta.remove(&before);
                     delta.add(&after);
-                    changes.updated.push(after);
+                    if (after.permits, after.claimed) == (before.permits, before.claimed) {
+                        changes.released.push(after);
+                    } else {
+                        changes.updated.push(after);
+                    }
                 }
                 None => {
                     delta.remove(&before);

@@ -43,6 +43,15 @@ impl Holder {
             let before = self.rows.insert(row.grant_id.clone(), row.clone());
             assert_ne!(before.as_ref(), Some(row), "an unchanged row was written");
         }
+        for row in &changes.released {
+            let stored = self.rows.get_mut(&row.grant_id).expect("it was loaded");
+            assert!(
+                stored.released < row.released,
+                "an unchanged row was written"
+            );
+            stored.released = row.released;
+            assert_eq!(stored, row, "more than the release changed");
+        }
         for grant_id in &changes.removed {
             assert!(self.rows.remove(grant_id).is_some());
         }
