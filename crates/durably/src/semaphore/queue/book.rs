@@ -142,6 +142,19 @@ pub(super) struct Assignment {
     pub(super) next: Option<Place>,
 }
 
+/// What a queue keeps in memory of its rows, to compare with them.
+#[cfg(feature = "testing")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueSums {
+    queued: u64,
+    /// Key, group, items, place of the first and since when it waits.
+    groups: Vec<(Name, Name, u64, u64, Timestamp)>,
+    /// Key, grant, items, how many were admitted, how many finished.
+    grants: Vec<(Name, Name, Vec<Name>, usize, u64)>,
+    /// Item, grant, position, cancelled.
+    held: Vec<(Name, Name, usize, bool)>,
+}
+
 #[derive(Debug)]
 pub(super) struct Book {
     max_admitted: u64,
@@ -289,6 +302,43 @@ impl Book {
     /// The earliest time that something waits for.
     pub(super) fn first_wake(&self) -> Option<Timestamp> {
         self.wakes.first().map(|(at, _)| *at)
+    }
+
+    #[cfg(feature = "testing")]
+    pub(super) fn sums(&self) -> QueueSums {
+        let mut groups = Vec::new();
+        let mut grants = Vec::new();
+        for (name, key) in &self.keys {
+            for (group, waiting) in &key.groups {
+                let Group {
+                    count,
+                    first_seq,
+                    oldest_at,
+                    ..
+                } = waiting;
+                groups.push((name.clone(), group.clone(), *count, *first_seq, *oldest_at));
+            }
+            for (id, grant) in &key.grants {
+                let items = grant.items.clone();
+                grants.push((
+                    name.clone(),
+                    id.clone(),
+                    items,
+                    grant.admitted,
+                    grant.finished,
+                ));
+            }
+        }
+        let held = self.held.iter().map(|(id, held)| {
+            let grant = held.grant.clone();
+            (id.clone(), grant, held.position, held.cancelled)
+        });
+        QueueSums {
+            queued: self.queued,
+            groups,
+            grants,
+            held: held.collect(),
+        }
     }
 
     // What the rows say, when the object opens.

@@ -82,8 +82,8 @@ impl Inner {
         hook: Option<Hook<QueueEvent>>,
         settings: Settings,
     ) -> Rc<Inner> {
-        let finished_after = finished.as_ref().map(|_| settings.finished_after);
-        let book = Book::new(settings.max_admitted, finished_after, settings.retention);
+        // Replaced by what the rows say when the object opens.
+        let book = Book::new(settings.max_admitted, None, settings.retention);
         Rc::new_cyclic(|itself| Inner {
             itself: itself.clone(),
             scheduler,
@@ -176,6 +176,11 @@ impl Inner {
         let _ = wait.await;
     }
 
+    /// Whether anybody hears events, so that none are made for nobody.
+    pub(super) fn is_heard(&self) -> bool {
+        self.hook.is_some() || tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
+    }
+
     pub(super) fn tell(&self, event: &QueueEvent) {
         event.trace();
         emit(self.hook.as_ref(), event);
@@ -202,7 +207,10 @@ impl Inner {
 
     /// Starts everything that is to be done now.
     pub(super) fn pump(self: &Rc<Self>) {
-        let now = self.now();
+        self.pump_at(self.now());
+    }
+
+    fn pump_at(self: &Rc<Self>, now: Timestamp) {
         if self.heard.get().is_some_and(|heard| heard <= now) {
             self.heard.set(None);
         }
@@ -226,7 +234,8 @@ impl Inner {
             return;
         }
         self.heard.set(Some(first));
-        let heard = self.rearm();
+        // A transaction that only has the scheduler set its alarm and timer.
+        let heard = self.scheduler.transaction(|_| Ok::<_, StorageError>(()));
         let inner = self.clone();
         self.scheduler.spawn(async move {
             if let Err(error) = heard.await {
@@ -235,13 +244,11 @@ impl Inner {
         });
     }
 
-    /// A transaction that only has the scheduler set its alarm and timer.
-    fn rearm(&self) -> impl Future<Output = Result<(), StorageError>> + use<> {
-        self.scheduler.transaction(|_| Ok(()))
-    }
-
-    fn load_all(&self, sql: &dyn Sql) -> Result<(), StorageError> {
-        let mut book = self.book.borrow_mut();
+    /// A book of what the rows say.
+    pub(super) fn read_book(&self, sql: &dyn Sql) -> Result<Book, StorageError> {
+        let settings = &self.settings;
+        let finished_after = self.finished.as_ref().map(|_| settings.finished_after);
+        let mut book = Book::new(settings.max_admitted, finished_after, settings.retention);
         for group in store::waiting_groups(sql)? {
             let seqs = (group.first_seq, group.last_seq);
             book.load_group(&group.key, &group.group, group.count, seqs);
@@ -266,7 +273,7 @@ impl Inner {
         }
         let first = store::first_finished(sql)?;
         book.load_settled(first.map(|batch| batch.settled_at));
-        Ok(())
+        Ok(book)
     }
 }
 
@@ -280,7 +287,9 @@ impl Participant for Inner {
     }
 
     fn load(&self, sql: &dyn Sql, _now: Timestamp) -> Result<(), StorageError> {
-        self.load_all(sql)
+        let book = self.read_book(sql)?;
+        *self.book.borrow_mut() = book;
+        Ok(())
     }
 
     fn opened(&self) {
@@ -304,11 +313,10 @@ impl Participant for Inner {
         Ok(earlier(self.book.borrow().first_wake(), stored))
     }
 
-    fn run_due(self: Rc<Self>, _now: Timestamp) -> LocalFuture<Result<(), BoxError>> {
+    fn run_due(self: Rc<Self>, now: Timestamp) -> LocalFuture<Result<(), BoxError>> {
         // What is started goes on by itself, each part bounded by its own timeout; an alarm pass
         // that waited for it would keep other capabilities' alarms away.
-        self.pump();
-        let heard = self.rearm();
-        Box::pin(async move { Ok(heard.await?) })
+        self.pump_at(now);
+        Box::pin(async { Ok(()) })
     }
 }

@@ -24,8 +24,8 @@ use crate::semaphore::protocol::{
 };
 use crate::time::Timestamp;
 
-/// How many finished items are forgotten together.
-pub(super) const MAX_FORGOTTEN: usize = 1_000;
+/// How many finished items are forgotten together; their ids share a row.
+const MAX_FORGOTTEN: usize = 500;
 
 impl Inner {
     pub(super) async fn perform(self: &Rc<Self>, start: Start) {
@@ -78,14 +78,10 @@ impl Inner {
         let error = match self.in_time(self.holder.request(&key, message)).await {
             Ok(reply) => {
                 let next_at = sent + may_ask_after(&reply, sent, self.now());
-                let mut stored = self.take_answers(&key, reports, reply.grant_results).await;
-                if stored.is_ok() && !reply.grants.is_empty() {
-                    stored = self
-                        .assign(&key, reply.grants)
-                        .await
-                        .map_err(|e| self.unstored(e));
-                }
-                match stored {
+                let answers = reply.grant_results;
+                let taken = self.take_answers(&key, reports, answers).await;
+                // Whatever became of the reports, what was granted is not left to expire.
+                match self.assign(&key, reply.grants).await.and(taken) {
                     Ok(()) => {
                         let mut book = self.book.borrow_mut();
                         book.ask_answered(&key, &asked, &reply.blocked, self.now(), next_at);
@@ -193,13 +189,12 @@ impl Inner {
     }
 
     /// Assigns what was granted to the oldest items. What nobody needs is left to its claim deadline.
-    fn assign(
-        self: &Rc<Self>,
-        key: &Name,
-        grants: Vec<Grant>,
-    ) -> impl Future<Output = Result<(), StorageError>> + use<> {
+    async fn assign(self: &Rc<Self>, key: &Name, grants: Vec<Grant>) -> Result<(), ClientError> {
+        if grants.is_empty() {
+            return Ok(());
+        }
         let key = key.clone();
-        self.store(move |book, sql| {
+        let stored = self.store(move |book, sql| {
             let mut room = book.room();
             let mut assignments = Vec::new();
             for grant in grants {
@@ -219,7 +214,8 @@ impl Inner {
                     }
                 }),
             })
-        })
+        });
+        stored.await.map_err(|error| self.unstored(error))
     }
 }
 

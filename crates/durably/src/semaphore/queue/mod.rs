@@ -32,6 +32,8 @@ use std::rc::{Rc, Weak};
 
 use tracing::Instrument;
 
+#[cfg(feature = "testing")]
+pub use book::QueueSums;
 pub use builder::SemaphoreQueueBuilder;
 pub use event::{QueueEvent, RequeueReason, Via};
 pub use item::{
@@ -137,9 +139,10 @@ impl SemaphoreQueue {
         }
         let now = self.0.now();
         let settings = self.0.settings.clone();
+        let is_heard = self.0.is_heard();
         let stored = self
             .0
-            .store(move |book, sql| enqueue(book, sql, items, &settings, now));
+            .store(move |book, sql| enqueue(book, sql, items, &settings, is_heard, now));
         Ok(stored.instrument(span).await?)
     }
 
@@ -257,6 +260,21 @@ impl SemaphoreQueue {
         self.len() == 0
     }
 
+    /// The sums in memory, and the same from a full scan of the rows. They are always equal.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueError::Storage`].
+    #[cfg(feature = "testing")]
+    pub async fn compare_sums(&self) -> Result<(QueueSums, QueueSums), QueueError> {
+        let inner = self.0.clone();
+        let read = self.0.scheduler.host().transaction(move |transaction| {
+            let scanned = inner.read_book(transaction.sql())?;
+            Ok::<_, StorageError>((inner.book.borrow().sums(), scanned.sums()))
+        });
+        Ok(read.await?)
+    }
+
     /// Items that finished by this time are no longer known.
     fn forgotten_before(&self) -> Option<Timestamp> {
         let retention = self.0.settings.retention;
@@ -276,6 +294,7 @@ fn enqueue(
     sql: &dyn Sql,
     items: Vec<NewItem>,
     settings: &builder::Settings,
+    is_heard: bool,
     now: Timestamp,
 ) -> Result<Change<Vec<Outcome>>, StorageError> {
     let forgotten = forgotten_before(now, settings.retention);
@@ -299,7 +318,8 @@ fn enqueue(
         };
         outcomes.push(outcome);
     }
-    let events = taken.iter().map(|(item, _)| QueueEvent::Enqueued {
+    let heard = taken.iter().filter(|_| is_heard);
+    let events = heard.map(|(item, _)| QueueEvent::Enqueued {
         id: item.id.clone(),
         key: item.key.clone(),
         group: item.group.clone(),
@@ -309,8 +329,8 @@ fn enqueue(
         events: events.collect(),
         pending: (!taken.is_empty()).then_some(Timestamp::ZERO),
         apply: Box::new(move |book| {
-            for (item, place) in taken {
-                book.enqueued(&item.key, &item.group, place);
+            for (item, place) in &taken {
+                book.enqueued(&item.key, &item.group, *place);
             }
         }),
     })

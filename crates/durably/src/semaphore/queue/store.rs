@@ -1,7 +1,7 @@
 //! The queue's tables and every statement on them. What is written is decided elsewhere.
 //!
 //! An item costs as few B-tree entries as its life allows. The only index holds the waiting items, in
-//! their order. Which items a grant serves stands in the grant's row, so neither they nor the finished
+//! their order; it names their state so that counting them never reads a row with its body. Which items a grant serves stands in the grant's row, so neither they nor the finished
 //! ones need an index: the former are found through the grants, which are few, the latter through
 //! rows that name a whole batch to be forgotten together.
 
@@ -27,7 +27,7 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
             body TEXT
          ) STRICT, WITHOUT ROWID;
          CREATE INDEX durability_semaphore_queue_items_queued
-            ON durability_semaphore_queue_items (key, grp, seq) WHERE state = 0;
+            ON durability_semaphore_queue_items (key, grp, seq, state) WHERE state = 0;
          CREATE TABLE durability_semaphore_queue_grants (
             grant_id TEXT PRIMARY KEY NOT NULL,
             key TEXT NOT NULL,

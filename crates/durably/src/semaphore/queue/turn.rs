@@ -7,7 +7,7 @@ use crate::time::Timestamp;
 
 /// The most permits that are asked for one group at once, so that what a grant's row and its items'
 /// transaction hold stays bounded.
-pub(super) const MAX_ASKED: u64 = 1_024;
+pub(super) const MAX_ASKED: u64 = 500;
 
 /// A group that may ask now.
 #[derive(Clone, Debug, PartialEq, Eq)]

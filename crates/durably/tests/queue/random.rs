@@ -1,0 +1,124 @@
+//! Random work over a bad network, with crashes at random moments: nothing is lost, nothing runs
+//! without a claim that its holder confirmed, nothing that was cancelled runs, and when the network
+//! heals every permit comes back.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use durably::semaphore::queue::{CancelOutcome, Outcome};
+use durably_sim::World;
+
+use crate::setup::{Fate, START, Setup, item, ms};
+
+/// A small generator, so that what the test does is apart from what the world draws.
+#[derive(Clone)]
+struct Dice(Rc<Cell<u64>>);
+
+impl Dice {
+    fn new(seed: u64) -> Dice {
+        Dice(Rc::new(Cell::new(seed.wrapping_mul(2).wrapping_add(1))))
+    }
+
+    fn below(&self, bound: u64) -> u64 {
+        let mut state = self.0.get();
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        self.0.set(state);
+        (state >> 11) % bound
+    }
+}
+
+fn run(seed: u64) {
+    let dice = Dice::new(seed);
+    let keys = ["acme", "bolt", "crux"];
+    let limits: Vec<(&str, u64)> = keys.iter().map(|key| (*key, 1 + dice.below(4))).collect();
+    let per_batch = 1 + dice.below(5);
+    let setup = Setup::in_world(World::with_seed(START, seed), &limits, move |builder| {
+        builder.max_admit_items(per_batch)
+    });
+    let bad = dice.below(60);
+    let network = dice.clone();
+    setup.fate(move |_| {
+        if network.below(100) >= bad {
+            return Fate::Arrives;
+        }
+        match network.below(6) {
+            0 => Fate::Lost,
+            1 => Fate::Refused,
+            2 => Fate::AnswerLost,
+            3 => Fate::Twice,
+            4 => Fate::Late(network.below(3_000)),
+            _ => Fate::AnswerLate(network.below(1_500)),
+        }
+    });
+
+    let mut offered: Vec<String> = Vec::new();
+    let mut cancelled = 0;
+    for step in 0..60 {
+        match dice.below(12) {
+            0..=4 => {
+                let key = keys[dice.below(3) as usize];
+                let group = ["one", "two"][dice.below(2) as usize];
+                let count = 1 + dice.below(6);
+                let ids: Vec<String> = (0..count).map(|n| format!("job-{step:03}-{n}")).collect();
+                let items: Vec<_> = ids.iter().map(|id| item(id, key, group)).collect();
+                let call = setup
+                    .shard
+                    .call(move |shard| async move { shard.queue.enqueue(items).await });
+                let outcomes = setup.world.block_on(call).expect("open").expect("stored");
+                assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Queued));
+                offered.extend(ids);
+            }
+            5 if !offered.is_empty() => {
+                let id = offered[dice.below(offered.len() as u64) as usize].clone();
+                let outcome = setup.cancel(&id);
+                if matches!(outcome, CancelOutcome::Cancelled | CancelOutcome::Releasing)
+                    && setup.outside.forbidden.borrow_mut().insert(id)
+                {
+                    cancelled += 1;
+                }
+            }
+            6 => setup.shard.crash(),
+            7 => setup.crash_holder(keys[dice.below(3) as usize]),
+            8 => setup.outside.failing_admits.set(dice.below(3) as u32),
+            9 => setup.outside.late_failing_admits.set(dice.below(3) as u32),
+            10 => setup.outside.lost_releases.set(dice.below(3) as u32),
+            _ => setup.outside.takes.set(ms(50 + dice.below(2_000))),
+        }
+        setup.world.advance(ms(dice.below(400)));
+        setup.assert_sums();
+    }
+
+    setup.fate(|_| Fate::Arrives);
+    setup.run_until_done(offered.len() - cancelled, Duration::from_secs(300));
+    setup.world.advance(Duration::from_secs(30));
+    setup.assert_settled(&keys);
+    for (key, limit) in limits {
+        assert!(
+            setup.most(key) <= limit,
+            "{} of {key} ran at once",
+            setup.most(key)
+        );
+    }
+    let mut started = setup.started();
+    started.sort();
+    started.dedup();
+    assert_eq!(started.len(), offered.len() - cancelled);
+    // Nothing but the end of retention is left to wake the shard.
+    let alarm = setup.shard.alarm();
+    let quiet = alarm.is_none_or(|at| at.since(setup.world.now()) > Duration::from_secs(3_600));
+    assert!(quiet, "still awake: {alarm:?} at {}", setup.world.now());
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_runs_unclaimed() {
+    for seed in 0..40 {
+        let outcome = std::panic::catch_unwind(|| run(seed));
+        if let Err(panic) = outcome {
+            let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+            panic!("seed {seed}: {text}");
+        }
+    }
+}
