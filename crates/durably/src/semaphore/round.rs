@@ -3,8 +3,8 @@
 //!
 //! Pure: plain functions over rows, sums and a time, with ordered maps, so that traces, property
 //! tests and a model checker drive exactly what runs. Not decided here: when a round takes place
-//! and what the limits are ([`holder`](super::holder)), and how rows are stored
-//! ([`store`](super::store)).
+//! and what the limits are (`holder`), and how rows are stored
+//! (`store`).
 //!
 //! A round sees only the rows that its reports name and those that are due for cleanup; all else
 //! it knows from the [`Ledger`].
@@ -232,7 +232,11 @@ impl Book {
                 Some(after) => {
                     delta.remove(&before);
                     delta.add(&after);
-                    changes.updated.push(after);
+                    if (after.permits, after.claimed) == (before.permits, before.claimed) {
+                        changes.released.push(after);
+                    } else {
+                        changes.updated.push(after);
+                    }
                 }
                 None => {
                     delta.remove(&before);

@@ -67,8 +67,10 @@ impl GrantRow {
 pub struct Changes {
     /// New rows, in the order in which they were made.
     pub inserted: Vec<GrantRow>,
-    /// Rows that differ from what is stored.
+    /// Rows of which more than `released` differs from what is stored.
     pub updated: Vec<GrantRow>,
+    /// Rows of which only `released` differs: the most frequent change, and one that no index sees.
+    pub released: Vec<GrantRow>,
     /// Ids of rows to delete.
     pub removed: Vec<String>,
 }
@@ -188,6 +190,12 @@ pub(super) fn write(sql: &dyn Sql, changes: &Changes) -> Result<(), StorageError
                 row.released.into(),
                 (&row.grant_id).into(),
             ],
+        )?;
+    }
+    for row in &changes.released {
+        sql.execute(
+            "UPDATE durability_semaphore_grants SET released = ? WHERE grant_id = ?",
+            &[row.released.into(), (&row.grant_id).into()],
         )?;
     }
     for grant_id in &changes.removed {

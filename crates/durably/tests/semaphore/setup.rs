@@ -83,6 +83,15 @@ impl Setup {
         }
     }
 
+    /// An object of the test's own, whose events are not heard.
+    pub(crate) fn of(world: World, object: VirtualObject<AccountLimit>) -> Setup {
+        Setup {
+            world,
+            object,
+            events: Rc::default(),
+        }
+    }
+
     /// Sends a message as JSON, and lets happen what happens at once.
     pub(crate) fn send(&self, message: Value) -> Sent {
         let slot = Rc::new(RefCell::new(None));
