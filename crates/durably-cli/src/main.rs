@@ -1,2 +1,32 @@
-//! x
-fn main() {}
+//! The binary `durably`: a server for the jobs of many accounts, and a demonstration of it.
+
+mod args;
+mod config;
+mod demo;
+mod exit;
+mod http;
+mod logs;
+mod runner;
+mod serve;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Args, Command};
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().command {
+        Command::Serve(args) => serve::run(args),
+        Command::Demo(args) => demo::run(args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Standard error may be gone; the exit code says it all the same.
+            let _ = writeln!(std::io::stderr(), "durably: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

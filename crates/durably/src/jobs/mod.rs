@@ -136,6 +136,7 @@ impl JobError {
         match self {
             JobError::Invalid { field, .. } => Some(field),
             JobError::BodyTooLarge { .. } => Some("body"),
+            JobError::Semaphore(SemaphoreError::Malformed(error)) => Some(&error.field),
             _ => None,
         }
     }

@@ -1,0 +1,368 @@
+//! The settings of `durably serve`: flags over environment over file, over the defaults.
+//!
+//! One struct is both the flags (with their environment variables) and the file, so the three can
+//! never differ in what they know.
+
+mod values;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::CommandFactory;
+use durably::ConfigError;
+use durably_native::jobs::JobsConfig;
+use reqwest::Url;
+use serde::Deserialize;
+
+use crate::args::{Args, ServeArgs};
+use crate::exit::Failure;
+
+pub(crate) use values::{LogFormat, LogLevel, Period};
+
+/// What may be set; what is not has its default.
+#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Settings {
+    /// Address to listen on; port 0 takes a free one. [default: 127.0.0.1:7070]
+    #[arg(long, env = "DURABLY_LISTEN", value_name = "ADDRESS")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Folder of everything that is stored. [default: ./durably-data]
+    #[arg(long, env = "DURABLY_DATA_DIR", value_name = "FOLDER")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// URL that jobs are posted to in order to run them; the one setting without a default.
+    #[arg(long, env = "DURABLY_JOB_ENDPOINT", value_name = "URL")]
+    pub(crate) job_endpoint: Option<String>,
+    /// Bearer token that requests must carry. A flag is visible to others: prefer the environment
+    /// or the file. [default: none is asked for]
+    #[arg(
+        long,
+        env = "DURABLY_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
+    pub(crate) token: Option<String>,
+
+    /// Running jobs of an account that was given no limit. [default: 10]
+    #[arg(long, env = "DURABLY_DEFAULT_LIMIT", value_name = "N")]
+    pub(crate) default_limit: Option<u64>,
+    /// Running jobs of a group that was given no limit. [default: as its account]
+    #[arg(long, env = "DURABLY_DEFAULT_GROUP_LIMIT", value_name = "N")]
+    pub(crate) default_group_limit: Option<u64>,
+    /// Shards that the jobs of a new account are spread over. [default: 4]
+    #[arg(long, env = "DURABLY_SHARDS_PER_ACCOUNT", value_name = "N")]
+    pub(crate) shards_per_account: Option<u32>,
+    /// Jobs that one shard runs at once. [default: 256]
+    #[arg(long, env = "DURABLY_JOB_CONCURRENCY", value_name = "N")]
+    pub(crate) job_concurrency: Option<u64>,
+    /// Attempts before a job counts as failed. [default: 3]
+    #[arg(long, env = "DURABLY_JOB_ATTEMPTS", value_name = "N")]
+    pub(crate) job_attempts: Option<u64>,
+    /// How long one attempt may take. [default: 5m]
+    #[arg(long, env = "DURABLY_JOB_TIMEOUT", value_name = "PERIOD")]
+    pub(crate) job_timeout: Option<Period>,
+    /// Jobs of one shard that may wait. [default: 1000000]
+    #[arg(long, env = "DURABLY_MAX_QUEUE_LENGTH", value_name = "N")]
+    pub(crate) max_queue_length: Option<u64>,
+    /// How long an ended job is remembered. [default: 7d]
+    #[arg(long, env = "DURABLY_RETENTION", value_name = "PERIOD")]
+    pub(crate) retention: Option<Period>,
+
+    /// How long a round waits for more requests. [default: 1s]
+    #[arg(long, env = "DURABLY_ROUND_WAIT", value_name = "PERIOD")]
+    pub(crate) round_wait: Option<Period>,
+    /// Least time between the starts of two rounds. [default: 2s]
+    #[arg(long, env = "DURABLY_ROUND_PERIOD", value_name = "PERIOD")]
+    pub(crate) round_period: Option<Period>,
+    /// Permits that are not claimed for this long return. [default: 10s]
+    #[arg(long, env = "DURABLY_GRANT_TIMEOUT", value_name = "PERIOD")]
+    pub(crate) grant_timeout: Option<Period>,
+    /// An object's alarm is never sooner than this from now, from 1s to 15s. [default: 15s]
+    #[arg(long, env = "DURABLY_ALARM_MIN_DELAY", value_name = "PERIOD")]
+    pub(crate) alarm_min_delay: Option<Period>,
+    /// Threads that objects live on; commits block them, so there are more than cores. [default: 16]
+    #[arg(long, env = "DURABLY_THREADS", value_name = "N")]
+    pub(crate) threads: Option<usize>,
+
+    /// Bytes of one request body, job's body or NDJSON line. [default: 131072]
+    #[arg(long, env = "DURABLY_MAX_BODY_BYTES", value_name = "BYTES")]
+    pub(crate) max_body_bytes: Option<usize>,
+    /// Bytes of a request body that is an array of jobs. [default: 8388608]
+    #[arg(long, env = "DURABLY_MAX_BATCH_BYTES", value_name = "BYTES")]
+    pub(crate) max_batch_bytes: Option<usize>,
+    /// Jobs in an array. [default: 5000]
+    #[arg(long, env = "DURABLY_MAX_BATCH_JOBS", value_name = "N")]
+    pub(crate) max_batch_jobs: Option<usize>,
+    /// Requests in work at once; more are told to come back. [default: 4096]
+    #[arg(long, env = "DURABLY_MAX_REQUESTS", value_name = "N")]
+    pub(crate) max_requests: Option<usize>,
+    /// How long open requests may take to end after SIGTERM or SIGINT. [default: 10s]
+    #[arg(long, env = "DURABLY_DRAIN_TIMEOUT", value_name = "PERIOD")]
+    pub(crate) drain_timeout: Option<Period>,
+
+    /// Least severe events that are logged, by name of the source if wanted: "warn" or
+    /// "info,durably=debug". [default: info]
+    #[arg(long, env = "DURABLY_LOG_LEVEL", value_name = "LEVEL")]
+    pub(crate) log_level: Option<LogLevel>,
+    /// How events are logged. [default: text]
+    #[arg(long, env = "DURABLY_LOG_FORMAT", value_enum, value_name = "FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+impl From<Period> for Duration {
+    fn from(period: Period) -> Duration {
+        period.duration()
+    }
+}
+
+/// Everything that the server needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct ServeConfig {
+    pub(crate) listen: SocketAddr,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) job_endpoint: Url,
+    pub(crate) http: HttpConfig,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) jobs: JobsConfig,
+}
+
+/// What the HTTP side needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct HttpConfig {
+    pub(crate) token: Option<String>,
+    pub(crate) max_body_bytes: usize,
+    pub(crate) max_batch_bytes: usize,
+    pub(crate) max_batch_jobs: usize,
+    pub(crate) max_requests: usize,
+}
+
+impl Settings {
+    /// Flags and environment over the file that they name, if any.
+    pub(crate) fn gather(args: ServeArgs) -> Result<Settings, Failure> {
+        Ok(match &args.config {
+            Some(path) => args.settings.or(Settings::from_file(path)?),
+            None => args.settings,
+        })
+    }
+
+    fn from_file(path: &Path) -> Result<Settings, Failure> {
+        let refused = |problem: String| Failure::ConfigFile {
+            path: path.to_owned(),
+            problem,
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+        toml::from_str(&text).map_err(|error| refused(error.to_string()))
+    }
+
+    fn or(self, other: Settings) -> Settings {
+        macro_rules! each_or {
+            ($($field:ident)*) => { Settings { $($field: self.$field.or(other.$field)),* } };
+        }
+        each_or! {
+            listen data_dir job_endpoint token
+            default_limit default_group_limit shards_per_account job_concurrency job_attempts
+            job_timeout max_queue_length retention
+            round_wait round_period grant_timeout alarm_min_delay threads
+            max_body_bytes max_batch_bytes max_batch_jobs max_requests drain_timeout
+            log_level log_format
+        }
+    }
+
+    /// Checks what is set and fills in the defaults.
+    pub(crate) fn resolve(self) -> Result<ServeConfig, ConfigError> {
+        let data_dir = self.data_dir.unwrap_or_else(|| "durably-data".into());
+        let max_body_bytes = at_least_1("max_body_bytes", self.max_body_bytes, 128 << 10)?;
+        let http = HttpConfig {
+            token: token(self.token)?,
+            max_body_bytes,
+            max_batch_bytes: at_least_1("max_batch_bytes", self.max_batch_bytes, 8 << 20)?,
+            max_batch_jobs: at_least_1("max_batch_jobs", self.max_batch_jobs, 5_000)?,
+            max_requests: at_least_1("max_requests", self.max_requests, 4_096)?,
+        };
+        let mut jobs = JobsConfig::new(&data_dir);
+        jobs.max_body_bytes = max_body_bytes as u64;
+        /// Takes what is set; the defaults are the library's.
+        fn set<T>(setting: &mut T, value: Option<impl Into<T>>) {
+            if let Some(value) = value {
+                *setting = value.into();
+            }
+        }
+        set(&mut jobs.system.threads, self.threads);
+        set(&mut jobs.default_limit, self.default_limit);
+        set(&mut jobs.default_group_limit, self.default_group_limit);
+        set(&mut jobs.shards_per_account, self.shards_per_account);
+        set(&mut jobs.job_concurrency, self.job_concurrency);
+        set(&mut jobs.attempts.max_attempts, self.job_attempts);
+        set(&mut jobs.attempts.attempt_timeout, self.job_timeout);
+        set(&mut jobs.retention, self.retention);
+        set(&mut jobs.max_queue_length, self.max_queue_length);
+        set(&mut jobs.round_wait, self.round_wait);
+        set(&mut jobs.round_period, self.round_period);
+        set(&mut jobs.grant_timeout, self.grant_timeout);
+        set(&mut jobs.alarm_min_delay, self.alarm_min_delay);
+        Ok(ServeConfig {
+            listen: self
+                .listen
+                .unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))),
+            data_dir,
+            job_endpoint: job_endpoint(self.job_endpoint)?,
+            http,
+            drain_timeout: self
+                .drain_timeout
+                .map_or(Duration::from_secs(10), |period| period.duration()),
+            jobs,
+        })
+    }
+}
+
+/// Environment variables that look like ours and are none of them. They are warned of and not
+/// refused, since orchestrators set such variables for services by themselves.
+pub(crate) fn unknown_variables() -> Vec<String> {
+    let command = Args::command();
+    let known: Vec<_> = command
+        .get_subcommands()
+        .flat_map(clap::Command::get_arguments)
+        .filter_map(clap::Arg::get_env)
+        .collect();
+    std::env::vars_os()
+        .map(|(name, _)| name)
+        .filter(|name| name.as_encoded_bytes().starts_with(b"DURABLY_"))
+        .filter(|name| !known.contains(&name.as_os_str()))
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect()
+}
+
+fn at_least_1(
+    field: &'static str,
+    value: Option<usize>,
+    default: usize,
+) -> Result<usize, ConfigError> {
+    match value {
+        Some(0) => Err(ConfigError::new(field, "must be at least 1")),
+        value => Ok(value.unwrap_or(default)),
+    }
+}
+
+/// A token that a header can carry; an empty one would let everybody in by accident.
+fn token(token: Option<String>) -> Result<Option<String>, ConfigError> {
+    match &token {
+        Some(text) if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) => Err(
+            ConfigError::new("token", "must be one or more visible ASCII characters"),
+        ),
+        _ => Ok(token),
+    }
+}
+
+fn job_endpoint(url: Option<String>) -> Result<Url, ConfigError> {
+    let refused = |problem: String| ConfigError::new("job_endpoint", problem);
+    let Some(text) = url else {
+        return Err(refused(
+            "is missing: name the URL that runs jobs with --job-endpoint".to_owned(),
+        ));
+    };
+    let url = Url::parse(&text).map_err(|error| refused(format!("is not a URL: {error}")))?;
+    match url.scheme() {
+        "http" | "https" => Ok(url),
+        other => Err(refused(format!("must be http or https, not {other:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from_toml(text: &str) -> Result<Settings, String> {
+        toml::from_str(text).map_err(|error: toml::de::Error| error.to_string())
+    }
+
+    fn blamed(settings: Settings) -> String {
+        settings
+            .resolve()
+            .expect_err("must be refused")
+            .field()
+            .to_owned()
+    }
+
+    fn with_endpoint() -> Settings {
+        Settings {
+            job_endpoint: Some("http://127.0.0.1:1/run".to_owned()),
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn a_file_names_settings_as_the_flags_do() {
+        let settings = from_toml(
+            "listen = \"127.0.0.1:0\"\nround_wait = \"250ms\"\ndefault_limit = 3\nlog_format = \"json\"",
+        )
+        .unwrap();
+        assert_eq!(
+            settings.round_wait.unwrap().duration(),
+            Duration::from_millis(250)
+        );
+        assert_eq!(settings.default_limit, Some(3));
+        assert_eq!(settings.log_format, Some(LogFormat::Json));
+    }
+
+    #[test]
+    fn an_unknown_or_wrong_key_is_named() {
+        for (text, named) in [
+            ("rond_wait = \"1s\"", "rond_wait"),
+            ("default_limit = -1", "default_limit"),
+            ("default_limit = 99999999999999999999999", "default_limit"),
+            ("round_wait = \"soon\"", "round_wait"),
+            ("listen = 7070", "listen"),
+        ] {
+            let error = from_toml(text).expect_err(text);
+            assert!(error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_set_first_wins() {
+        let flags = Settings {
+            default_limit: Some(1),
+            ..Settings::default()
+        };
+        let file = from_toml("default_limit = 2\nthreads = 3").unwrap();
+        let settings = flags.or(file);
+        assert_eq!(
+            (settings.default_limit, settings.threads),
+            (Some(1), Some(3))
+        );
+    }
+
+    #[test]
+    fn wrong_values_are_blamed_by_field() {
+        assert_eq!(blamed(Settings::default()), "job_endpoint");
+        for url in ["here", "ftp://example.com/"] {
+            let settings = Settings {
+                job_endpoint: Some(url.to_owned()),
+                ..Settings::default()
+            };
+            assert_eq!(blamed(settings), "job_endpoint");
+        }
+        for token in ["", "two words", "\n"] {
+            let settings = Settings {
+                token: Some(token.to_owned()),
+                ..with_endpoint()
+            };
+            assert_eq!(blamed(settings), "token");
+        }
+        let settings = Settings {
+            max_body_bytes: Some(0),
+            ..with_endpoint()
+        };
+        assert_eq!(blamed(settings), "max_body_bytes");
+    }
+
+    #[test]
+    fn defaults_are_those_that_the_help_names() {
+        let config = with_endpoint().resolve().unwrap();
+        assert_eq!(config.listen.to_string(), "127.0.0.1:7070");
+        assert_eq!(config.data_dir, Path::new("durably-data"));
+        assert_eq!(config.http.max_body_bytes, 131_072);
+        assert_eq!(config.jobs.default_limit, 10);
+        assert_eq!(config.jobs.job_concurrency, 256);
+    }
+}

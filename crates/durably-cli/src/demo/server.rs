@@ -1,0 +1,141 @@
+//! The demo's server: in this process, or a process of its own that is killed and started again.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use crate::config::Settings;
+use crate::exit::Failure;
+use crate::serve::{self, LISTENING};
+
+/// A server that opens a folder is not up at once.
+const STARTS_WITHIN: Duration = Duration::from_secs(30);
+
+/// The server's settings, as a file that a user might write.
+pub(super) fn settings(
+    data_dir: &Path,
+    endpoint: SocketAddr,
+    limits: super::board::Limits,
+) -> String {
+    // A JSON string is a TOML string.
+    let data_dir = serde_json::Value::from(data_dir.to_string_lossy());
+    format!(
+        r#"data_dir = {data_dir}
+listen = "127.0.0.1:0"
+job_endpoint = "http://{endpoint}/run"
+default_limit = {account}
+default_group_limit = {group}
+round_wait = "20ms"
+round_period = "40ms"
+grant_timeout = "1s"
+alarm_min_delay = "1s"
+job_timeout = "1h"
+drain_timeout = "2s"
+"#,
+        account = limits.account,
+        group = limits.group,
+    )
+}
+
+/// Starts the server in this process.
+pub(super) async fn in_process(settings: &str) -> Result<serve::Server, Failure> {
+    let settings: Settings =
+        toml::from_str(settings).map_err(|error| Failure::Demo(error.to_string()))?;
+    serve::Server::start(settings.resolve()?).await
+}
+
+/// A server in a process of its own.
+pub(super) struct Process {
+    child: Child,
+    /// Kept open, for the server may write to it.
+    _stdout: Lines<BufReader<ChildStdout>>,
+    address: SocketAddr,
+}
+
+impl Process {
+    /// Starts a server with the settings in the file `config`; returns when it listens.
+    pub(super) async fn start(config: &Path) -> Result<Process, Failure> {
+        let program = std::env::current_exe().map_err(Failure::io("finding this program"))?;
+        let mut command = Command::new(program);
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(config)
+            .arg("--log-level=error")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        for (name, _) in std::env::vars_os() {
+            // What a user has set for a server of their own is none of this one's matter.
+            if name.as_encoded_bytes().starts_with(b"DURABLY_") {
+                command.env_remove(name);
+            }
+        }
+        let mut child = command
+            .spawn()
+            .map_err(Failure::io("starting the server"))?;
+        let mut stdout = child
+            .stdout
+            .take()
+            .map(|stdout| BufReader::new(stdout).lines())
+            .ok_or_else(|| Failure::Demo("the server has no standard output".to_owned()))?;
+        let line = tokio::time::timeout(STARTS_WITHIN, stdout.next_line())
+            .await
+            .map_err(|_| Failure::Demo("the server did not start in time".to_owned()))?
+            .map_err(Failure::io("reading what the server says"))?;
+        let address = line
+            .as_deref()
+            .and_then(|line| line.strip_prefix(LISTENING))
+            .and_then(|address| address.parse().ok())
+            .ok_or_else(|| Failure::Demo("the server did not start: see above".to_owned()))?;
+        Ok(Process {
+            child,
+            _stdout: stdout,
+            address,
+        })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends the process as a power failure would, and waits until it is gone.
+    pub(super) async fn kill(mut self) -> Result<(), Failure> {
+        self.child
+            .kill()
+            .await
+            .map_err(Failure::io("killing the server"))
+    }
+}
+
+/// Kills the server every `period` and starts it again at once, until told to stop; leaves it
+/// running.
+pub(super) async fn keep_killing(
+    mut process: Process,
+    config: &Path,
+    period: Duration,
+    whereabouts: &watch::Sender<Option<SocketAddr>>,
+    restarts: &watch::Sender<u64>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<Process, Failure> {
+    let mut ticks = tokio::time::interval_at((std::time::Instant::now() + period).into(), period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => return Ok(process),
+            _ = ticks.tick() => {}
+        }
+        whereabouts.send_replace(None);
+        process.kill().await?;
+        process = Process::start(config).await?;
+        whereabouts.send_replace(Some(process.address()));
+        restarts.send_modify(|restarts| *restarts += 1);
+    }
+}

@@ -1,0 +1,79 @@
+//! How the program ends: every failure, the exit code it becomes and the remedy it names.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use durably::ConfigError;
+
+/// Why the program ends without success. [`EXIT_CODES`] documents the codes.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("configuration file {}: {problem}", path.display())]
+    ConfigFile { path: PathBuf, problem: String },
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    #[error(
+        "cannot listen on {address}: {source}; name another address with --listen, or end the \
+         program that listens there"
+    )]
+    Listen {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    #[error(
+        "the data folder {} is in use: end the process that has it open, or name another folder \
+         with --data-dir", path.display()
+    )]
+    Locked { path: PathBuf },
+    #[error(
+        "the data folder {} is damaged: restore it from a copy, or name another with --data-dir \
+         ({detail})", path.display()
+    )]
+    Damaged { path: PathBuf, detail: String },
+    #[error("no space is left for the data folder {}: free some ({detail})", path.display())]
+    Full { path: PathBuf, detail: String },
+    #[error(
+        "cannot use the data folder {}: check that it is a folder that this user may write to, or \
+         name another with --data-dir ({detail})", path.display()
+    )]
+    Folder { path: PathBuf, detail: String },
+    #[error("{0}")]
+    Demo(String),
+    #[error("{what}: {source}")]
+    Io {
+        what: &'static str,
+        source: io::Error,
+    },
+}
+
+/// Shown at the end of the help texts.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0  ended as asked
+  1  failed while running; for the demo: a job did not run, or a limit was passed
+  2  wrong flag, environment variable or configuration file
+  3  the address to listen on is in use or not to be had
+  4  another process owns the data folder
+  5  the data folder is damaged
+  6  no space is left on the disk
+  7  the data folder cannot be used otherwise, for instance for lack of permission";
+
+impl Failure {
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Demo(_) | Failure::Io { .. } => 1,
+            Failure::ConfigFile { .. } | Failure::Config(_) => 2,
+            Failure::Listen { .. } => 3,
+            Failure::Locked { .. } => 4,
+            Failure::Damaged { .. } => 5,
+            Failure::Full { .. } => 6,
+            Failure::Folder { .. } => 7,
+        }
+    }
+
+    /// Completes `map_err`: an I/O failure of `what`.
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Failure {
+        move |source| Failure::Io { what, source }
+    }
+}

@@ -1,0 +1,114 @@
+//! Reading bodies: of the right kind, within bounds of size and time.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, header};
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+use super::errors::ApiError;
+
+/// How long a body may take to arrive, so that slow senders cannot hold requests open for ever.
+const ARRIVAL: Duration = Duration::from_secs(30);
+
+/// What a body is said to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Json,
+    Ndjson,
+}
+
+/// The kind of a body by its content type.
+pub(super) fn kind(headers: &HeaderMap) -> Option<Kind> {
+    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/json") {
+        Some(Kind::Json)
+    } else if essence.eq_ignore_ascii_case("application/x-ndjson") {
+        Some(Kind::Ndjson)
+    } else {
+        None
+    }
+}
+
+/// Reads a whole JSON body of at most `limit` bytes.
+pub(super) async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    if kind(headers) != Some(Kind::Json) {
+        return Err(ApiError::new(
+            "unsupported_media_type",
+            "send JSON, with the header \"content-type: application/json\"",
+        ));
+    }
+    collect(headers, body, |_| limit).await
+}
+
+/// Reads a body that may have `limit_for(first byte that is no white space)` bytes.
+pub(super) async fn collect(
+    headers: &HeaderMap,
+    body: Body,
+    limit_for: impl Fn(u8) -> usize,
+) -> Result<Bytes, ApiError> {
+    let declared = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.parse::<usize>().ok());
+    let mut limit = None;
+    let mut collected = BytesMut::new();
+    let mut chunks = body.into_data_stream();
+    let gather = async {
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|error| {
+                ApiError::new("malformed_request", format!("the body broke off: {error}"))
+            })?;
+            collected.extend_from_slice(&chunk);
+            if limit.is_none() {
+                let first = collected.iter().find(|byte| !byte.is_ascii_whitespace());
+                limit = first.map(|byte| limit_for(*byte));
+            }
+            // White space alone is bounded like anything else.
+            let bound = limit.unwrap_or_else(|| limit_for(b' '));
+            if collected.len().max(declared.unwrap_or(0)) > bound {
+                return Err(ApiError::new(
+                    "body_too_large",
+                    format!("the body must be at most {bound} bytes long"),
+                ));
+            }
+        }
+        Ok(())
+    };
+    match tokio::time::timeout(ARRIVAL, gather).await {
+        Ok(gathered) => gathered?,
+        Err(_) => {
+            return Err(ApiError::new(
+                "body_too_slow",
+                format!(
+                    "the body took longer than {} s to arrive",
+                    ARRIVAL.as_secs()
+                ),
+            ));
+        }
+    }
+    Ok(collected.freeze())
+}
+
+/// Reads one JSON value, naming the field that is wrong.
+pub(super) fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, ApiError> {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let value = serde_path_to_error::deserialize(&mut deserializer)?;
+    deserializer
+        .end()
+        .map_err(|error| ApiError::new("malformed_json", format!("this is not JSON: {error}")))?;
+    Ok(value)
+}
+
+/// Reads one JSON object, naming the field that is wrong. (serde alone would take a list of the
+/// fields' values for it.)
+pub(super) fn parse_object<T: DeserializeOwned>(json: &[u8]) -> Result<T, ApiError> {
+    if json.trim_ascii_start().first() == Some(&b'{') {
+        return parse(json);
+    }
+    parse::<IgnoredAny>(json)?;
+    Err(ApiError::new("invalid", "this must be a JSON object"))
+}

@@ -1,0 +1,131 @@
+//! Failures as clients see them, and the one table of their HTTP statuses.
+
+use axum::Json;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use durably::jobs::JobError;
+use serde::Serialize;
+
+/// A failure: written as `{"error":{"code","message","field"?}}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct ApiError {
+    /// A stable name for programs.
+    pub(super) code: &'static str,
+    /// What happened and what to do, for people.
+    pub(super) message: String,
+    /// The field to blame, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) field: Option<String>,
+}
+
+/// The status of each failure. Codes come from the library or from this folder; one that is not
+/// listed is a failure of the server.
+fn status_of(code: &str) -> StatusCode {
+    match code {
+        "invalid" | "malformed" | "malformed_json" | "malformed_request" => StatusCode::BAD_REQUEST,
+        "unauthorized" => StatusCode::UNAUTHORIZED,
+        "not_found" | "unknown_job" => StatusCode::NOT_FOUND,
+        "method_not_allowed" => StatusCode::METHOD_NOT_ALLOWED,
+        "body_too_slow" => StatusCode::REQUEST_TIMEOUT,
+        "job_running" | "job_ended" => StatusCode::CONFLICT,
+        "body_too_large" | "line_too_large" | "too_many_jobs" | "storage_too_large" => {
+            StatusCode::PAYLOAD_TOO_LARGE
+        }
+        "unsupported_media_type" => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "queue_full" => StatusCode::TOO_MANY_REQUESTS,
+        // Gone when tried again, as far as the server can tell.
+        "stopping" | "overloaded" | "object_ended" | "object_panicked" | "shards_changing"
+        | "storage_locked" => StatusCode::SERVICE_UNAVAILABLE,
+        "storage_full" => StatusCode::INSUFFICIENT_STORAGE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+impl ApiError {
+    pub(super) fn new(code: &'static str, message: impl Into<String>) -> Self {
+        ApiError {
+            code,
+            message: message.into(),
+            field: None,
+        }
+    }
+
+    /// A refusal of `field`; `problem` completes the sentence "*field* …".
+    pub(super) fn invalid(field: impl Into<String>, problem: impl AsRef<str>) -> Self {
+        let field = field.into();
+        ApiError {
+            code: "invalid",
+            message: format!("{field} {}", problem.as_ref()),
+            field: Some(field),
+        }
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        status_of(self.code)
+    }
+}
+
+impl From<JobError> for ApiError {
+    fn from(error: JobError) -> Self {
+        ApiError {
+            code: error.code(),
+            message: error.to_string(),
+            field: error.field().map(str::to_owned),
+        }
+    }
+}
+
+impl From<serde_path_to_error::Error<serde_json::Error>> for ApiError {
+    fn from(error: serde_path_to_error::Error<serde_json::Error>) -> Self {
+        let path = error.path().to_string();
+        let cause = error.inner();
+        match cause.classify() {
+            serde_json::error::Category::Data if path != "." => {
+                ApiError::invalid(path, format!("is wrong: {cause}"))
+            }
+            serde_json::error::Category::Data => ApiError::new("invalid", cause.to_string()),
+            _ => ApiError::new("malformed_json", format!("this is not JSON: {cause}")),
+        }
+    }
+}
+
+impl From<PathRejection> for ApiError {
+    fn from(rejection: PathRejection) -> Self {
+        ApiError::new("malformed_request", rejection.body_text())
+    }
+}
+
+impl From<QueryRejection> for ApiError {
+    fn from(rejection: QueryRejection) -> Self {
+        ApiError::new("malformed_request", rejection.body_text())
+    }
+}
+
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: &'a ApiError,
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        if status.is_server_error() {
+            tracing::warn!(code = self.code, message = %self.message, "request failed");
+        }
+        let mut response = (status, Json(Envelope { error: &self })).into_response();
+        let header = match status {
+            StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer")),
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+                Some((header::RETRY_AFTER, "1"))
+            }
+            _ => None,
+        };
+        if let Some((name, value)) = header {
+            response
+                .headers_mut()
+                .insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}

@@ -1,0 +1,76 @@
+//! HTTP/JSON under `/v1`.
+//!
+//! Decided here: what a request may look like and how answers are written. What happens with jobs
+//! and permits is the application's matter ([`Jobs`]); which status a failure has is decided in
+//! [`errors`] alone.
+
+mod auth;
+mod body;
+mod errors;
+mod job;
+mod ndjson;
+mod overload;
+mod routes;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use durably_native::jobs::Jobs;
+use tokio::sync::{Semaphore, watch};
+
+use crate::config::HttpConfig;
+
+/// What handlers work with.
+#[derive(Clone)]
+struct Api {
+    jobs: Jobs,
+    config: Arc<HttpConfig>,
+    /// One permit for each request in work.
+    requests: Arc<Semaphore>,
+    /// Turns true when the server stops.
+    stopping: watch::Receiver<bool>,
+}
+
+/// The whole API.
+pub(crate) fn router(jobs: Jobs, config: HttpConfig, stopping: watch::Receiver<bool>) -> Router {
+    let api = Api {
+        jobs,
+        requests: Arc::new(Semaphore::new(config.max_requests)),
+        config: Arc::new(config),
+        stopping,
+    };
+    Router::new()
+        .route("/v1/jobs", post(routes::submit))
+        .route(
+            "/v1/accounts/{account}/jobs/{id}",
+            get(routes::status).delete(routes::cancel),
+        )
+        .route(
+            "/v1/accounts/{account}/limit",
+            get(routes::limit)
+                .put(routes::set_limit)
+                .delete(routes::remove_limit),
+        )
+        .route(
+            "/v1/accounts/{account}/groups/{group}/limit",
+            get(routes::group_limit)
+                .put(routes::set_group_limit)
+                .delete(routes::remove_group_limit),
+        )
+        .route("/v1/accounts/{account}/usage", get(routes::usage))
+        .route(
+            "/v1/accounts/{account}/shards",
+            get(routes::shards).put(routes::set_shards),
+        )
+        .route("/v1/holders/{key}/messages", post(routes::message))
+        .fallback(routes::not_found)
+        .method_not_allowed_fallback(routes::method_not_allowed)
+        .layer(from_fn_with_state(api.clone(), overload::bound))
+        .layer(from_fn_with_state(api.clone(), auth::check))
+        // Added after the layers, so that it asks for no token and always answers.
+        .route("/v1/health", get(routes::health))
+        .method_not_allowed_fallback(routes::method_not_allowed)
+        .with_state(api)
+}

@@ -1,0 +1,10 @@
+//! The real binary, over real sockets.
+
+mod bad_input;
+mod demo;
+mod drain;
+mod flows;
+mod kill;
+mod ndjson;
+mod startup;
+mod support;
