@@ -470,3 +470,20 @@ fn a_database_in_memory_keeps_the_same_promises() {
     assert_eq!(values(&database), [1, 3]);
     assert_eq!(counters.snapshot().flushes, 2);
 }
+
+#[test]
+fn a_statement_says_how_many_rows_it_changed_also_when_rows_are_counted() {
+    let fixture = Fixture::new();
+    let database = fixture.with_table();
+    // The first run of each text is the one that is explained.
+    for expected in [1, 0] {
+        let changed = run(&database, |transaction| {
+            transaction.execute("INSERT INTO items VALUES (7) ON CONFLICT DO NOTHING", &[])
+        });
+        assert_eq!(changed, Ok(expected));
+    }
+    let changed = run(&database, |transaction| {
+        transaction.execute("DELETE FROM items WHERE value = 7", &[])
+    });
+    assert_eq!(changed, Ok(1));
+}

@@ -79,14 +79,17 @@ impl Open<'_> {
         }
         drop(rows);
         let changed = connection.total_changes() - before;
-        let changes_schema = !reads_only && !changes_rows(text);
-        self.database.stepped(text, changed, changes_schema);
-        outcome?;
-        Ok(if changed == 0 {
+        // Asked for before anything else runs: counting rows explains the statement, and SQLite
+        // would answer for that.
+        let direct = if changed == 0 {
             0
         } else {
             connection.changes()
-        })
+        };
+        let changes_schema = !reads_only && !changes_rows(text);
+        self.database.stepped(text, changed, changes_schema);
+        outcome?;
+        Ok(direct)
     }
 
     fn run(
