@@ -674,3 +674,27 @@ fn a_refusal_is_told_apart_from_silence_but_waited_out_alike() {
     setup.outside.script.take();
     setup.run_until_done(1, MINUTE);
 }
+
+#[test]
+fn a_job_costs_few_rows() {
+    let setup = Setup::new(&[("acme", 50)], |builder| {
+        builder.max_admitted(50).retention(MINUTE)
+    });
+    setup.world.block_on(setup.shard.open()).expect("it opens");
+    let before = setup.rows_changed();
+    let jobs = 500;
+    setup.enqueue_many("job", jobs, "acme", "g");
+    setup.run_until_done(jobs, MINUTE);
+    setup.world.advance(2 * MINUTE);
+    assert_eq!(setup.rows("durability_semaphore_queue_items"), 0);
+    let grants = setup.outside.grants.get();
+    assert!(jobs as u64 / grants >= 10, "{grants} grants");
+    // Stored, assigned, finished, forgotten, and an entry of the index written and removed; five
+    // for a grant, and now and then the alarm.
+    let index_entries = 2 * jobs as u64;
+    let per_job = (setup.rows_changed() - before + index_entries) as f64 / jobs as f64;
+    assert!(
+        (6.0..6.7).contains(&per_job),
+        "{per_job} rows a job with {grants} grants"
+    );
+}

@@ -85,6 +85,8 @@ pub(crate) struct Outside {
     /// Answers instead of the holder, if it has an answer.
     pub(crate) script: RefCell<Option<Script>>,
     pub(crate) calls: RefCell<Vec<HolderCall>>,
+    /// How many grants were handed out.
+    pub(crate) grants: Cell<u64>,
     pub(crate) events: RefCell<Vec<QueueEvent>>,
     /// How long work takes.
     pub(crate) takes: Cell<Duration>,
@@ -193,6 +195,10 @@ impl Outside {
             .call(move |holder| async move { holder.semaphore.handle(message).await })
             .await
             .map_err(ClientError::unreachable)?;
+        if let Ok(Reply::Grant(reply)) = &answer {
+            let grants = self.grants.get() + reply.grants.len() as u64;
+            self.grants.set(grants);
+        }
         Ok(answer?)
     }
 
@@ -318,6 +324,7 @@ impl Setup {
             fate: RefCell::new(Rc::new(|_| Fate::Arrives)),
             script: RefCell::default(),
             calls: RefCell::default(),
+            grants: Cell::new(0),
             events: RefCell::default(),
             takes: Cell::new(ms(300)),
             takes_of: RefCell::default(),
@@ -450,6 +457,15 @@ impl Setup {
             sql.first(&query, &[], |row| row.count(0))
         });
         counted.expect("storage works").expect("a row")
+    }
+
+    /// How many rows of tables were changed since the database was opened, the alarm's included.
+    pub(crate) fn rows_changed(&self) -> u64 {
+        let changed = self.shard.storage().transaction(|transaction| {
+            let sql = transaction.sql();
+            sql.first("SELECT total_changes()", &[], |row| row.count(0))
+        });
+        changed.expect("storage works").expect("a row")
     }
 
     /// Moves the clock in steps until `count` jobs are done, but no further than `at_most`.
