@@ -116,7 +116,8 @@ impl Driver {
     async fn conclude(self: Rc<Self>, attempt: Attempt, outcome: Outcome, counted: bool) {
         let attempt = Rc::new(attempt);
         let first = match self.settle(&attempt, outcome, counted).await {
-            Ok(()) => return,
+            // With its instance ended, the next one repeats the attempt.
+            Ok(()) | Err(StorageError::Ended(_)) => return,
             Err(error) => error,
         };
         // A result that storage refuses is a failure of its attempt.

@@ -303,7 +303,8 @@ impl Operations {
 
     /// Removes at most `limit` calls that were created before `before`, oldest first, whether they
     /// have ended or not, and returns how many. The tokens of running ones are cancelled; what
-    /// their handlers answer later is dropped. Works in batches of its own.
+    /// their handlers answer later is dropped. An id that is used again meanwhile is a new call, which
+    /// may run beside such a handler. Works in batches of its own.
     ///
     /// # Errors
     ///
