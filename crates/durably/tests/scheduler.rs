@@ -415,6 +415,23 @@ fn a_long_pass_is_handed_to_the_next_alarm_which_joins_its_work() {
 }
 
 #[test]
+fn a_long_pass_does_not_hold_up_what_is_due_meanwhile() {
+    let fixture = Fixture::new(Alarms::Automatic);
+    let now = fixture.world.now();
+    fixture.a.work.set(Work::Take(seconds(10 * MINUTE)));
+    fixture.b.work.set(Work::Fail);
+    fixture.set(&[now], &[now + seconds(18)]);
+    fixture.object.crash();
+    // The alarm at 15 s begins a pass that stores nothing for long.
+    fixture.world.advance(seconds(20));
+    assert_eq!(fixture.a.begun.get(), 1);
+    assert_eq!(
+        fixture.b.passes.borrow()[..],
+        [now + seconds(15), now + seconds(18)]
+    );
+}
+
+#[test]
 fn work_without_a_row_is_covered_by_the_fallback_alarm() {
     let fixture = Fixture::new(Alarms::Manual);
     let now = fixture.world.now();

@@ -124,7 +124,7 @@ struct Inner {
     participants: RefCell<Vec<(&'static str, Weak<dyn Participant>)>>,
     opened: Cell<bool>,
     /// The alarm as committed, or about to be with what is queued; unknown until the object opens.
-    alarm: Cell<Option<Option<Timestamp>>>,
+    alarm: Cell<Option<Armed>>,
     timer: RefCell<Option<Timer>>,
 }
 
@@ -335,21 +335,19 @@ impl Scheduler {
             Arming::NotLaterThan(fallback) => earlier(alarm, Some(fallback)),
             _ => alarm,
         };
-        // An alarm that is set for an earlier time will do: it finds nothing new and arms
-        // itself again. Moving it along with every commit would cost a row each time. One that
-        // should have fired long ago was dropped, and is set again.
-        let keep = match (self.0.alarm.get(), wanted) {
-            (Some(Some(armed)), Some(wanted)) => armed <= wanted && armed + min_delay > now,
-            (Some(None), None) => true,
-            _ => false,
-        };
+        let armed = self.0.alarm.get();
+        let keep = matches!(arming, Arming::Usual)
+            && armed.is_some_and(|armed| armed.serves(wanted, now, min_delay));
         if !keep {
             transaction.set_alarm(wanted)?;
         }
         let scheduler = self.clone();
         transaction.on_release(Box::new(move || {
             if !keep {
-                scheduler.0.alarm.set(Some(wanted));
+                scheduler.0.alarm.set(Some(Armed {
+                    at: wanted,
+                    since: now,
+                }));
             }
             scheduler.set_timer(wake, now);
         }));
@@ -360,7 +358,7 @@ impl Scheduler {
     fn set_timer(&self, wake: Option<Timestamp>, now: Timestamp) {
         let mut timer = self.0.timer.borrow_mut();
         let wake = wake.filter(|wake| {
-            let alarm = self.0.alarm.get().flatten();
+            let alarm = self.0.alarm.get().and_then(|armed| armed.at);
             !self.0.config.manual() && alarm.is_none_or(|alarm| *wake < alarm)
         });
         let Some(at) = wake else {
@@ -378,10 +376,7 @@ impl Scheduler {
             let own = scheduler.0.timer.borrow_mut().take();
             // The wall clock may lag behind the one that the timer ran on.
             let pass = scheduler.start_pass(scheduler.now().max(at));
-            // Not every pass stores something, and the next timer must not wait for one that does.
-            if let Err(error) = scheduler.transaction(|_| Ok::<_, StorageError>(())).await {
-                report("scheduler", &error);
-            }
+            scheduler.look_ahead();
             pass.await;
             drop(own);
         });
@@ -393,6 +388,26 @@ impl Scheduler {
     }
 }
 
+/// The alarm, and when this instance set it.
+#[derive(Clone, Copy)]
+struct Armed {
+    at: Option<Timestamp>,
+    since: Timestamp,
+}
+
+impl Armed {
+    /// Whether the alarm need not be set for `wanted`. One that is set for an earlier time will do:
+    /// it finds nothing new and arms itself again, while moving it along with every commit would
+    /// cost a row each time. One that should have fired a while ago was dropped.
+    fn serves(self, wanted: Option<Timestamp>, now: Timestamp, patience: Duration) -> bool {
+        match (self.at, wanted) {
+            (Some(at), Some(wanted)) => at <= wanted && at.max(self.since) + patience > now,
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
+
 /// What a transaction that ends by arming the alarm is about.
 #[derive(Clone, Copy)]
 enum Arming {
@@ -401,7 +416,9 @@ enum Arming {
     /// object, which some hosts do not deliver once it has been moved. Put off by the minimum delay,
     /// it would never go off in an object that lives for less than that.
     Opening,
-    /// Work that is left running is to be looked after by this time.
+    /// An alarm pass has ended: what it armed when it started may be too early by now.
+    Ended,
+    /// The same, but work that is left running is to be looked after by this time.
     NotLaterThan(Timestamp),
 }
 

@@ -22,12 +22,14 @@ impl Scheduler {
         // opened. Not knowing makes the next transaction set it.
         self.0.alarm.set(None);
         let handoff = self.0.host.sleep(self.0.config.alarm_handoff);
-        let finished = match select(self.start_pass(self.now()), handoff).await {
+        let pass = self.start_pass(self.now());
+        self.look_ahead();
+        let finished = match select(pass, handoff).await {
             Either::Left(_) => true,
             Either::Right(_) => false,
         };
         let arming = if finished {
-            Arming::Usual
+            Arming::Ended
         } else {
             // Work that is left running need not have a row that is pending.
             Arming::NotLaterThan(self.now() + self.0.config.alarm_min_delay)
@@ -38,6 +40,17 @@ impl Scheduler {
             .host
             .transaction(move |transaction| scheduler.reconcile(transaction, arming));
         armed.await
+    }
+
+    /// Arms the alarm and the timer for what comes after a pass that has just started. The pass may
+    /// take long or store nothing, and what is due meanwhile must wait for neither.
+    pub(super) fn look_ahead(&self) {
+        let armed = self.transaction(|_| Ok::<_, StorageError>(()));
+        self.spawn(async move {
+            if let Err(error) = armed.await {
+                report("scheduler", &error);
+            }
+        });
     }
 
     /// Has every participant do what is due now. The work goes on when the returned future is

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use durably::operations::{Backoff, HandlerConfig, HandlerError, OperationResult, TerminalReason};
@@ -96,7 +97,7 @@ fn a_delay_of_nothing_does_not_wait_for_the_alarm() {
 fn an_unusable_delay_function_gives_way_to_the_default() {
     let fixture = Fixture::new();
     let mut panics = HandlerConfig::default();
-    panics.backoff = Backoff::Delay(Rc::new(|_| panic!("no delay")));
+    panics.backoff = Backoff::Delay(Arc::new(|_| panic!("no delay")));
     fixture.handle("panics", panics, behaviour::fail);
     fixture.handle("endless", every(Duration::MAX), behaviour::fail);
     fixture.open();

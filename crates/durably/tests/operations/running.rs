@@ -63,7 +63,7 @@ fn a_batch_is_one_commit_in_which_one_bad_call_stands_alone() {
     fixture.register("other", "taken", json!(0));
     fixture.world.run_until_idle();
     let commits = fixture.object.storage().commits();
-    let long = "x".repeat(257);
+    let long = "x".repeat(2_049);
     let batch: Vec<_> = ["a", "", "taken", "b", "a", &long]
         .iter()
         .map(|id| ((*id).to_owned(), json!(id)))
@@ -83,7 +83,7 @@ fn a_batch_is_one_commit_in_which_one_bad_call_stands_alone() {
             }),
             Ok(RunOutcome::Registered),
             Ok(RunOutcome::Duplicate),
-            Err(OperationError::InvalidId(257)),
+            Err(OperationError::InvalidId(2_049)),
         ]
     );
     fixture.world.run_until_idle();

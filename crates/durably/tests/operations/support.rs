@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use durably::error::BoxError;
@@ -26,7 +27,7 @@ pub(crate) fn completed(result: Value) -> OperationResult {
 /// A delay that tests can count on.
 pub(crate) fn every(delay: Duration) -> HandlerConfig {
     let mut config = HandlerConfig::default();
-    config.backoff = Backoff::Delay(Rc::new(move |_| delay));
+    config.backoff = Backoff::Delay(Arc::new(move |_| delay));
     config
 }
 
