@@ -162,3 +162,25 @@ fn purging_takes_the_oldest_up_to_its_limit() {
     assert_eq!(fixture.result("young"), completed(json!("young")));
     assert_eq!(fixture.object.alarm(), None);
 }
+
+#[test]
+fn only_ended_calls_make_way_for_a_new_meaning_of_their_ids() {
+    let fixture = Fixture::new();
+    fixture.handle("one", HandlerConfig::default(), behaviour::answer);
+    fixture.handle("fail", every(seconds(60)), behaviour::fail);
+    fixture.open();
+    fixture.register("one", "ended", json!(1));
+    fixture.register("fail", "waits", json!(1));
+    fixture.world.advance(seconds(1));
+    let before = fixture.world.now();
+    fixture.register("one", "young", json!(1));
+    fixture.world.run_until_idle();
+    let purged = fixture.purge_ended(&["young", "waits", "ended", "nobody"], before);
+    assert_eq!(purged, ["ended"]);
+    fixture.register("fail", "ended", json!(2));
+    assert_eq!(fixture.result("young"), completed(json!(1)));
+    assert!(matches!(
+        fixture.result("waits"),
+        OperationResult::Pending { .. }
+    ));
+}

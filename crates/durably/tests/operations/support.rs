@@ -294,6 +294,12 @@ impl Fixture {
         .expect("storage answers")
     }
 
+    pub(crate) fn purge_ended(&self, ids: &[&str], before: Timestamp) -> Vec<String> {
+        let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+        self.call(move |worker| async move { worker.operations.purge_ended(ids, before).await })
+            .expect("storage answers")
+    }
+
     pub(crate) fn events(&self) -> Vec<String> {
         self.parts.events.borrow().clone()
     }
