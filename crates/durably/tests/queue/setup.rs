@@ -22,6 +22,9 @@ use durably_sim::{Alarms, VirtualObject, World};
 /// What the world's clock shows at first, in ms.
 pub(crate) const START: u64 = 1_000_000;
 
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+
 pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }

@@ -260,8 +260,10 @@ impl Inner {
             let mut items = Vec::with_capacity(grant.items.len());
             for id in &grant.items {
                 // An id that was used again since belongs to another item.
-                let own = store::item(sql, id)?
-                    .filter(|row| row.grant_id.as_deref() == Some(&grant.grant_id));
+                let is_own = |row: &store::ItemRow| {
+                    row.key == grant.key && row.grant_id.as_ref() == Some(&grant.grant_id)
+                };
+                let own = store::item(sql, id)?.filter(is_own);
                 let place = own.and_then(|row| match row.state {
                     State::Assigned => Some((row.place, false)),
                     State::Cancelled => Some((row.place, true)),

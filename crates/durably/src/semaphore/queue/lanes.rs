@@ -234,7 +234,7 @@ fn assign_one(
         false => None,
     };
     let ids: Vec<&str> = items.iter().map(|item| item.id.as_str()).collect();
-    if ids.is_empty() || !store::insert_grant(sql, &grant.grant_id, key, &grant.group, &ids)? {
+    if ids.is_empty() || !store::insert_grant(sql, key, &grant.grant_id, &grant.group, &ids)? {
         return Ok(None);
     }
     for id in &ids {
@@ -254,7 +254,7 @@ fn assign_one(
 /// What an answer changes, as the grant stands now; nothing if the grant is settled already.
 fn verdict(book: &Book, key: &Name, report: &GrantReport, result: &GrantResult) -> Option<Verdict> {
     let grant = book.grant(key, &report.grant_id)?;
-    let items = book.standings(&report.grant_id, grant);
+    let items = book.standings(key, &report.grant_id, grant);
     Some(judge(&items, grant.claim, grant.told(), report, result))
 }
 
@@ -308,11 +308,11 @@ fn judge_all(
             Some(kept) => kept.iter().map(|position| id(position).clone()).collect(),
         };
         if verdict.settled {
-            store::remove_grant(sql, name)?;
+            store::remove_grant(sql, key, name)?;
             forgotten.extend(kept);
         } else if verdict.kept.is_some() {
             let kept: Vec<&str> = kept.iter().map(|id| &**id).collect();
-            store::cut_grant(sql, name, &kept)?;
+            store::cut_grant(sql, key, name, &kept)?;
         }
         forgotten.extend(verdict.orphans.iter().map(|position| id(position).clone()));
         verdicts.push((Name::from(name.as_str()), verdict));

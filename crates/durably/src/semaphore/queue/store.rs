@@ -29,12 +29,13 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
          CREATE INDEX durability_semaphore_queue_items_queued
             ON durability_semaphore_queue_items (key, grp, seq, state) WHERE state = 0;
          CREATE TABLE durability_semaphore_queue_grants (
-            grant_id TEXT PRIMARY KEY NOT NULL,
             key TEXT NOT NULL,
+            grant_id TEXT NOT NULL,
             grp TEXT NOT NULL,
             items TEXT NOT NULL,
             admitted INTEGER NOT NULL,
-            admitted_at INTEGER
+            admitted_at INTEGER,
+            PRIMARY KEY (key, grant_id)
          ) STRICT, WITHOUT ROWID;
          CREATE TABLE durability_semaphore_queue_finished (
             batch INTEGER PRIMARY KEY,
@@ -85,8 +86,8 @@ pub(super) struct WaitingGroup {
 }
 
 pub(super) struct GrantRow {
-    pub(super) grant_id: String,
     pub(super) key: String,
+    pub(super) grant_id: String,
     pub(super) group: String,
     pub(super) items: Vec<String>,
     pub(super) admitted: u64,
@@ -296,18 +297,18 @@ pub(super) fn remove(sql: &dyn Sql, id: &str) -> Result<(), StorageError> {
 /// `false` if the grant is known.
 pub(super) fn insert_grant(
     sql: &dyn Sql,
-    grant_id: &str,
     key: &str,
+    grant_id: &str,
     group: &str,
     items: &[&str],
 ) -> Result<bool, StorageError> {
     let changed = sql.execute(
         "INSERT INTO durability_semaphore_queue_grants
-            (grant_id, key, grp, items, admitted, admitted_at)
+            (key, grant_id, grp, items, admitted, admitted_at)
          VALUES (?, ?, ?, ?, 0, NULL) ON CONFLICT DO NOTHING",
         &[
-            grant_id.into(),
             key.into(),
+            grant_id.into(),
             group.into(),
             (&list(items)).into(),
         ],
@@ -315,32 +316,38 @@ pub(super) fn insert_grant(
     Ok(changed > 0)
 }
 
-pub(super) fn cut_grant(sql: &dyn Sql, grant_id: &str, items: &[&str]) -> Result<(), StorageError> {
+pub(super) fn cut_grant(
+    sql: &dyn Sql,
+    key: &str,
+    grant_id: &str,
+    items: &[&str],
+) -> Result<(), StorageError> {
     sql.execute(
-        "UPDATE durability_semaphore_queue_grants SET items = ? WHERE grant_id = ?",
-        &[(&list(items)).into(), grant_id.into()],
+        "UPDATE durability_semaphore_queue_grants SET items = ? WHERE key = ? AND grant_id = ?",
+        &[(&list(items)).into(), key.into(), grant_id.into()],
     )?;
     Ok(())
 }
 
 pub(super) fn mark_admitted(
     sql: &dyn Sql,
+    key: &str,
     grant_id: &str,
     admitted: u64,
     now: Timestamp,
 ) -> Result<(), StorageError> {
     sql.execute(
         "UPDATE durability_semaphore_queue_grants SET admitted = ?, admitted_at = ?
-         WHERE grant_id = ?",
-        &[admitted.into(), now.into(), grant_id.into()],
+         WHERE key = ? AND grant_id = ?",
+        &[admitted.into(), now.into(), key.into(), grant_id.into()],
     )?;
     Ok(())
 }
 
-pub(super) fn remove_grant(sql: &dyn Sql, grant_id: &str) -> Result<(), StorageError> {
+pub(super) fn remove_grant(sql: &dyn Sql, key: &str, grant_id: &str) -> Result<(), StorageError> {
     sql.execute(
-        "DELETE FROM durability_semaphore_queue_grants WHERE grant_id = ?",
-        &[grant_id.into()],
+        "DELETE FROM durability_semaphore_queue_grants WHERE key = ? AND grant_id = ?",
+        &[key.into(), grant_id.into()],
     )?;
     Ok(())
 }
@@ -348,13 +355,13 @@ pub(super) fn remove_grant(sql: &dyn Sql, grant_id: &str) -> Result<(), StorageE
 /// All grants that are not settled.
 pub(super) fn grants(sql: &dyn Sql) -> Result<Vec<GrantRow>, StorageError> {
     sql.all(
-        "SELECT grant_id, key, grp, items, admitted, admitted_at
+        "SELECT key, grant_id, grp, items, admitted, admitted_at
          FROM durability_semaphore_queue_grants",
         &[],
         |row| {
             Ok(GrantRow {
-                grant_id: row.string(0)?,
-                key: row.string(1)?,
+                key: row.string(0)?,
+                grant_id: row.string(1)?,
                 group: row.string(2)?,
                 items: ids(row, 3)?,
                 admitted: row.count(4)?,
