@@ -533,8 +533,8 @@ impl Driver {
         } else if asked == Asked::MakeRoom {
             // It has found something to do meanwhile; somebody else has to make room.
             self.instance.asked.set(Asked::Nothing);
-            self.residence.busy();
-            self.worker.make_room();
+            let worker = &self.worker;
+            self.residence.stay(|idle| worker.ask_to_make_room(idle));
         }
         let Some(deadline) = deadline else {
             return Rest::Pending;

@@ -2,6 +2,9 @@
 //!
 //! Decided here: who may open, who waits, which idle object is asked to close. Not decided here:
 //! whether it still can; that is its own thread's matter.
+//!
+//! The rule: as long as more wait than leave, somebody idle leaves, the one unused longest first.
+//! Being busy and idle costs an atomic write; only when somebody waits does it cost a lock.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -15,35 +18,37 @@ use crate::key::Key;
 
 /// In place of the time since which an object is idle.
 const BUSY: u64 = 0;
-const ASKED_TO_CLOSE: u64 = u64::MAX;
 
 /// The bound on open objects, shared by all threads.
 pub(crate) struct Residency {
     room: Arc<Semaphore>,
     wait: Duration,
     start: Instant,
+    /// How many objects wait for room.
+    waiting: AtomicUsize,
     open: Mutex<Open>,
-    /// How many of those who wait have found no idle object to ask. The next ones that become idle
-    /// make room by themselves.
-    wanted: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Open {
     next: u64,
-    slots: HashMap<u64, Arc<Slot>>,
+    slots: HashMap<u64, Slot>,
+    /// How many slots are leaving.
+    leaving: usize,
 }
 
 struct Slot {
     key: Arc<Key>,
-    idle_since: AtomicU64,
+    idle_since: Arc<AtomicU64>,
+    /// It was asked to make room, or does so by itself.
+    leaving: bool,
 }
 
 /// The place of one open object; dropping it makes room.
 pub(crate) struct Residence {
     residency: Arc<Residency>,
     number: u64,
-    slot: Arc<Slot>,
+    idle_since: Arc<AtomicU64>,
     _room: OwnedSemaphorePermit,
 }
 
@@ -53,8 +58,8 @@ impl Residency {
             room: Arc::new(Semaphore::new(limit)),
             wait,
             start: Instant::now(),
+            waiting: AtomicUsize::new(0),
             open: Mutex::default(),
-            wanted: AtomicUsize::new(0),
         })
     }
 
@@ -73,6 +78,7 @@ impl Residency {
         let room = match self.room.clone().try_acquire_owned() {
             Ok(room) => room,
             Err(_) => {
+                let _waiting = Waiting::new(&self.waiting);
                 self.make_room(ask);
                 match tokio::time::timeout(self.wait, self.room.clone().acquire_owned()).await {
                     Ok(Ok(room)) => room,
@@ -84,59 +90,45 @@ impl Residency {
                 }
             }
         };
-        let slot = Arc::new(Slot {
-            key: key.clone(),
-            idle_since: AtomicU64::new(BUSY),
-        });
+        let idle_since = Arc::new(AtomicU64::new(BUSY));
         let mut open = self.lock();
         let number = open.next;
         open.next += 1;
-        open.slots.insert(number, slot.clone());
+        open.slots.insert(
+            number,
+            Slot {
+                key: key.clone(),
+                idle_since: idle_since.clone(),
+                leaving: false,
+            },
+        );
         drop(open);
         Ok(Residence {
             residency: self.clone(),
             number,
-            slot,
+            idle_since,
             _room: room,
         })
     }
 
-    /// Asks the object that has been idle longest to close; if there is none, leaves word for the
-    /// next that becomes idle.
-    pub(crate) fn make_room(&self, ask: impl Fn(&Arc<Key>)) {
-        // Leaving word before looking around means that an object which becomes idle meanwhile
-        // either is seen here or sees the word.
-        self.wanted.fetch_add(1, SeqCst);
-        let open = self.lock();
-        loop {
-            let idle = open
+    /// Asks idle objects to close, for as many as wait.
+    fn make_room(&self, ask: impl Fn(&Arc<Key>)) {
+        let mut open = self.lock();
+        while open.leaving < self.waiting.load(SeqCst) {
+            let longest = open
                 .slots
-                .values()
+                .values_mut()
+                .filter(|slot| !slot.leaving)
                 .map(|slot| (slot.idle_since.load(SeqCst), slot))
-                .filter(|(since, _)| *since != BUSY && *since != ASKED_TO_CLOSE)
+                .filter(|(since, _)| *since != BUSY)
                 .min_by_key(|(since, _)| *since);
-            let Some((since, slot)) = idle else { return };
-            let asked = slot
-                .idle_since
-                .compare_exchange(since, ASKED_TO_CLOSE, SeqCst, SeqCst);
-            if asked.is_ok() {
-                if self.take_word() {
-                    ask(&slot.key);
-                } else {
-                    // Somebody who became idle has made the room; this one may stay.
-                    let _ = slot
-                        .idle_since
-                        .compare_exchange(ASKED_TO_CLOSE, since, SeqCst, SeqCst);
-                }
-                return;
-            }
+            // Whoever becomes idle from here on sees that somebody waits.
+            let Some((_, slot)) = longest else { return };
+            slot.leaving = true;
+            let key = slot.key.clone();
+            open.leaving += 1;
+            ask(&key);
         }
-    }
-
-    fn take_word(&self) -> bool {
-        self.wanted
-            .fetch_update(SeqCst, SeqCst, |wanted| wanted.checked_sub(1))
-            .is_ok()
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
@@ -144,23 +136,74 @@ impl Residency {
     }
 }
 
+impl Open {
+    /// Marks a slot as leaving or staying.
+    fn set_leaving(&mut self, number: u64, leaving: bool) {
+        let Some(slot) = self.slots.get_mut(&number) else {
+            return;
+        };
+        if slot.leaving != leaving {
+            slot.leaving = leaving;
+            if leaving {
+                self.leaving += 1;
+            } else {
+                self.leaving -= 1;
+            }
+        }
+    }
+}
+
 impl Residence {
     /// The object has something to do.
     pub(crate) fn busy(&self) {
-        self.slot.idle_since.store(BUSY, SeqCst);
+        self.idle_since.store(BUSY, SeqCst);
     }
 
     /// The object has nothing to do; `true` if it should make room at once.
     pub(crate) fn idle(&self) -> bool {
         let since = self.residency.start.elapsed().as_nanos();
-        let since = u64::try_from(since).unwrap_or(ASKED_TO_CLOSE - 1).max(1);
-        self.slot.idle_since.store(since, SeqCst);
-        self.residency.wanted.load(SeqCst) > 0 && self.residency.take_word()
+        let since = u64::try_from(since).unwrap_or(u64::MAX).max(BUSY + 1);
+        self.idle_since.store(since, SeqCst);
+        if self.residency.waiting.load(SeqCst) == 0 {
+            return false;
+        }
+        let mut open = self.residency.lock();
+        if open.leaving < self.residency.waiting.load(SeqCst) {
+            open.set_leaving(self.number, true);
+        }
+        open.slots
+            .get(&self.number)
+            .is_some_and(|slot| slot.leaving)
+    }
+
+    /// The object was asked to make room but is busy; somebody else shall.
+    pub(crate) fn stay(&self, ask: impl Fn(&Arc<Key>)) {
+        self.busy();
+        self.residency.lock().set_leaving(self.number, false);
+        self.residency.make_room(ask);
     }
 }
 
 impl Drop for Residence {
     fn drop(&mut self) {
-        self.residency.lock().slots.remove(&self.number);
+        let mut open = self.residency.lock();
+        open.set_leaving(self.number, false);
+        open.slots.remove(&self.number);
+    }
+}
+
+/// Counts one that waits for as long as it does.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, SeqCst);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
     }
 }

@@ -156,15 +156,13 @@ impl Worker {
     pub(crate) async fn enter(&self, key: &Arc<Key>) -> Result<Residence, CallError> {
         self.shared
             .residency
-            .enter(key, |idle| self.shared.ask_to_make_room(idle))
+            .enter(key, |idle| self.ask_to_make_room(idle))
             .await
     }
 
-    /// Has somebody else make the room that an object was asked for in vain.
-    pub(crate) fn make_room(&self) {
-        self.shared
-            .residency
-            .make_room(|idle| self.shared.ask_to_make_room(idle));
+    /// Tells the thread of an idle object to close it.
+    pub(crate) fn ask_to_make_room(&self, idle: &Arc<Key>) {
+        self.shared.ask_to_make_room(idle);
     }
 
     pub(crate) fn class(&self, class: &str) -> Option<Arc<dyn Class>> {

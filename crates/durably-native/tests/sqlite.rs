@@ -166,6 +166,13 @@ fn what_writes_nothing_does_not_flush() {
         transaction.execute("DELETE FROM items WHERE value = 9", &[])
     })
     .expect("it runs");
+    database.before_first_write(|| panic!("nothing is to be written"));
+    run(&database, |transaction| {
+        transaction.script(
+            "CREATE TABLE IF NOT EXISTS items (value INTEGER); DELETE FROM items WHERE value = 9;",
+        )
+    })
+    .expect("it runs");
     assert_eq!(fixture.flushes(), flushes);
     assert_eq!(values(&database), [1]);
 }

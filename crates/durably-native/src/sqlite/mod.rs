@@ -32,7 +32,7 @@ pub use settings::{Settings, Synchronous};
 
 use counters::Trees;
 use errors::storage_error;
-use transaction::Open;
+use transaction::{Kind, Open};
 
 /// The host's own table: whose file this is, and the object's alarm. Its one row is written with the
 /// object's first commit, so a file without it belongs to an object that never came to be.
@@ -57,6 +57,7 @@ const RELEASE: &str = "/*host*/RELEASE work";
 const ROLLBACK_TO: &str = "/*host*/ROLLBACK TO work";
 const INSERT_OBJECT: &str =
     "/*host*/INSERT INTO durability_object (id, class, name, alarm_at) VALUES (0, ?1, ?2, ?3)";
+const SCHEMA_VERSION: &str = "/*host*/PRAGMA schema_version";
 const UPDATE_ALARM: &str = "/*host*/UPDATE durability_object SET alarm_at = ?1 WHERE id = 0";
 
 /// The version of SQLite without which objects are not safe: older ones can corrupt a database when
@@ -186,6 +187,23 @@ impl Database {
         settings: &Settings,
     ) -> Result<Database, StorageError> {
         file::create(path)?;
+        Database::open_file(path, class, name, settings).map_err(|error| {
+            let place = |text: String| format!("{}: {text}", path.display());
+            match error {
+                StorageError::Damaged(text) => StorageError::Damaged(place(text)),
+                StorageError::Locked(text) => StorageError::Locked(place(text)),
+                StorageError::Failed(text) => StorageError::Failed(place(text)),
+                other => other,
+            }
+        })
+    }
+
+    fn open_file(
+        path: &Path,
+        class: &str,
+        name: &str,
+        settings: &Settings,
+    ) -> Result<Database, StorageError> {
         let connection = Connection::open_with_flags(
             path,
             OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
@@ -239,14 +257,13 @@ impl Database {
         let wal_pages = Arc::new(AtomicU32::new(0));
         let stored = configure(&mut connection, settings, &host_speaks, &wal_pages)
             .map_err(storage_error)?
-            .map_err(|problem| damaged(path.as_deref(), &problem))?;
+            .map_err(StorageError::Damaged)?;
         let mut alarm = Alarm::default();
         if let Some((stored_class, stored_name, alarm_at)) = &stored {
             if stored_class != class || stored_name != name {
-                return Err(damaged(
-                    path.as_deref(),
-                    &format!("it is the file of {stored_class} {stored_name:?}"),
-                ));
+                return Err(StorageError::Damaged(format!(
+                    "it is the file of {stored_class} {stored_name:?}"
+                )));
             }
             alarm.at = alarm_at.map(Timestamp::from_sql);
         }
@@ -502,14 +519,28 @@ impl Database {
         outcome.map(|_| ()).map_err(storage_error)
     }
 
+    /// The version of the schema, for statements that may change it; 0 for others.
+    fn schema_version(&self, kind: Kind) -> Result<i64, StorageError> {
+        if kind != Kind::Schema {
+            return Ok(0);
+        }
+        self.host_speaks.store(true, Relaxed);
+        let version = self
+            .connection
+            .prepare_cached(SCHEMA_VERSION)
+            .and_then(|mut statement| statement.query_row([], |row| row.get(0)));
+        self.host_speaks.store(false, Relaxed);
+        version.map_err(storage_error)
+    }
+
     fn stage_alarm(&self, at: Option<Timestamp>) {
         let setting = self.staged.get().setting + 1;
         self.staged.set(Alarm { at, setting });
     }
 
     /// Takes note of a statement that ran and changed so many rows.
-    fn stepped(&self, text: &str, changed: u64, changes_schema: bool) {
-        if changed > 0 || changes_schema {
+    fn stepped(&self, text: &str, changed: u64, other_change: bool) {
+        if changed > 0 || other_change {
             self.changed.set(true);
             self.touched.set(true);
         }
@@ -518,7 +549,7 @@ impl Database {
         };
         let mut rows = 0;
         if counters.counts_rows() {
-            if changes_schema {
+            if other_change {
                 self.trees.borrow_mut().clear();
             } else if changed > 0 {
                 rows = changed * self.trees.borrow_mut().of(&self.connection, text);
@@ -640,12 +671,5 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
         text.clone()
     } else {
         "no message".to_owned()
-    }
-}
-
-fn damaged(path: Option<&Path>, problem: &str) -> StorageError {
-    match path {
-        Some(path) => StorageError::Damaged(format!("{}: {problem}", path.display())),
-        None => StorageError::Damaged(problem.to_owned()),
     }
 }

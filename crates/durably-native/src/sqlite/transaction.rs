@@ -55,7 +55,8 @@ impl Open<'_> {
         each: Option<EachRow<'_>>,
     ) -> Result<u64, StorageError> {
         let connection = &self.database.connection;
-        let reads_only = statement.readonly();
+        let kind = Kind::of(text, statement.readonly());
+        let schema = self.database.schema_version(kind)?;
         let before = connection.total_changes();
         let mut outcome = Ok(());
         let mut rows = statement.raw_query();
@@ -86,8 +87,12 @@ impl Open<'_> {
         } else {
             connection.changes()
         };
-        let changes_schema = !reads_only && !changes_rows(text);
-        self.database.stepped(text, changed, changes_schema);
+        let other_change = match kind {
+            Kind::Reads | Kind::Rows => false,
+            Kind::Schema => outcome.is_err() || self.database.schema_version(kind)? != schema,
+            Kind::Other => true,
+        };
+        self.database.stepped(text, changed, other_change);
         outcome?;
         Ok(direct)
     }
@@ -166,16 +171,37 @@ impl Transaction for Open<'_> {
     }
 }
 
-/// Whether a statement that writes changes rows only, so that zero changes mean nothing written.
-fn changes_rows(statement: &str) -> bool {
-    let word = statement
-        .trim_start()
-        .split(|character: char| !character.is_ascii_alphabetic())
-        .next()
-        .unwrap_or_default();
-    ["insert", "update", "delete", "replace", "with"]
-        .iter()
-        .any(|known| word.eq_ignore_ascii_case(known))
+/// What a statement can change, and so how to tell whether it did.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Reads,
+    /// Rows, which SQLite counts.
+    Rows,
+    /// The schema, which has a version. Creating what exists changes nothing.
+    Schema,
+    /// Something else; taken for a change.
+    Other,
+}
+
+impl Kind {
+    fn of(statement: &str, reads_only: bool) -> Self {
+        if reads_only {
+            return Kind::Reads;
+        }
+        let word = statement
+            .trim_start()
+            .split(|character: char| !character.is_ascii_alphabetic())
+            .next()
+            .unwrap_or_default();
+        let is = |known: &[&str]| known.iter().any(|known| word.eq_ignore_ascii_case(known));
+        if is(&["insert", "update", "delete", "replace", "with"]) {
+            Kind::Rows
+        } else if is(&["create", "drop", "alter"]) {
+            Kind::Schema
+        } else {
+            Kind::Other
+        }
+    }
 }
 
 /// Whole numbers are the same on every host, and one of them passes them as doubles.
