@@ -134,7 +134,6 @@ async fn what_was_acknowledged_survives_and_its_alarms_fire() {
     let seed = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(1, |since| since.subsec_nanos() as u64 | 1);
-    println!("seed {seed}");
     let mut numbers = Numbers(seed);
     let mut acknowledged: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for round in 1..=ROUNDS {
