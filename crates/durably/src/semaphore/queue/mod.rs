@@ -8,11 +8,11 @@
 //! that died. So nothing is lost, nothing is admitted without a confirmed claim, and every permit
 //! comes back.
 //!
-//! - [`item`] and [`event`]: what is said to and by the application.
-//! - [`turn`] decides who is asked for when not all can run, [`claim`] what a holder's answer means;
+//! - `item` and `event`: what is said to and by the application.
+//! - `turn` decides who is asked for when not all can run, `claim` what a holder's answer means;
 //!   both are pure.
-//! - [`book`] is what is kept in memory, [`store`] what is kept in rows.
-//! - [`lanes`] talks to holders, [`admission`] to the application, [`inner`] holds them together.
+//! - `book` is what is kept in memory, `store` what is kept in rows.
+//! - `lanes` talks to holders, `admission` to the application, `inner` holds them together.
 //!
 //! Not decided here: who gets permits; that is the [holder's](super::Semaphore) matter.
 
