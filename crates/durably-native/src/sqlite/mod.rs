@@ -586,6 +586,11 @@ fn configure(
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
     let limit = i32::try_from(settings.max_value_bytes).unwrap_or(i32::MAX);
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, limit)?;
+    // What `Sql` promises and no more, so that a statement that Cloudflare would refuse fails here.
+    connection.set_limit(Limit::SQLITE_LIMIT_VARIABLE_NUMBER, 100)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_COMPOUND_SELECT, 5)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 50)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_SQL_LENGTH, 100_000)?;
     connection.execute_batch(&format!(
         "PRAGMA cache_size = -{}; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = ON;",
         settings.cache_kib
