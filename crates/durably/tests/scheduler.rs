@@ -511,3 +511,20 @@ fn settings_out_of_range_are_refused_by_name() {
     let never = refused(|config| config.alarm_handoff = Duration::ZERO);
     assert!(never.contains("alarm_handoff"), "{never}");
 }
+
+#[test]
+fn while_one_keeps_the_alarm_busy_the_others_are_woken_by_timers() {
+    let fixture = Fixture::new(Alarms::Automatic);
+    let now = fixture.world.now();
+    fixture.a.work.set(Work::Take(seconds(10 * MINUTE)));
+    fixture.set(&[now + seconds(20)], &[]);
+    fixture.world.advance(seconds(20));
+    assert_eq!(fixture.a.begun.get(), 1);
+    // The alarm is armed for what is still pending, but is not delivered before the pass has ended.
+    let (one, other) = (now + seconds(50), now + seconds(90));
+    fixture.set(&[now + seconds(20)], &[one, other]);
+    fixture.world.advance(seconds(100));
+    let passes = fixture.b.passes.borrow();
+    assert!(passes.contains(&one), "{passes:?}");
+    assert!(passes.contains(&other), "{passes:?}");
+}

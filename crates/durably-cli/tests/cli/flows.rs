@@ -236,7 +236,7 @@ async fn a_foreign_client_shares_the_budget() {
     assert_eq!(status, StatusCode::OK);
     assert_eq!((&reply["type"], &reply["v"]), (&json!("grant"), &json!(1)));
     let grant = &reply["grants"][0];
-    assert_eq!(grant["count"], 2, "{reply}");
+    assert_eq!(grant["permits"], 2, "{reply}");
     let report = |claimed, released| {
         json!({"type": "sync", "v": 1, "clientId": "foreign",
                "grants": [{"grantId": grant["grantId"], "claimed": claimed, "released": released}]})

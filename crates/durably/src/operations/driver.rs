@@ -55,11 +55,27 @@ pub(super) struct Driver {
     pumping: Cell<bool>,
     /// A pass was asked for this time, which the clock may not have reached when it is asked again.
     asked: Cell<Timestamp>,
-    passes: RefCell<Vec<oneshot::Sender<Observation>>>,
+    passes: RefCell<Vec<Pass>>,
 }
 
 /// The earliest due time that a transaction left behind, or why it failed.
 type Observation = Result<Option<Timestamp>, StorageError>;
+
+/// A pass that is not over.
+struct Pass {
+    now: Timestamp,
+    over: oneshot::Sender<Result<(), StorageError>>,
+}
+
+impl Pass {
+    /// Whether no call that was due for it is left.
+    fn is_over(&self, observation: &Observation) -> bool {
+        match observation {
+            Ok(earliest) => earliest.is_none_or(|earliest| earliest > self.now),
+            Err(_) => true,
+        }
+    }
+}
 
 /// An attempt that this instance is running.
 pub(super) struct Claim {
@@ -166,32 +182,29 @@ impl Driver {
         now: Timestamp,
     ) -> impl Future<Output = Result<(), BoxError>> + 'static {
         self.asked.set(self.asked.get().max(now));
-        let mut observation = self.observation();
+        let (over, told) = oneshot::channel();
+        self.passes.borrow_mut().push(Pass { now, over });
         self.wake_pump();
         async move {
-            loop {
-                match observation.await {
-                    Ok(Ok(earliest)) if earliest.is_none_or(|earliest| earliest > now) => {
-                        return Ok(());
-                    }
-                    Ok(Ok(_)) => observation = self.observation(),
-                    Ok(Err(error)) => return Err(error.into()),
-                    Err(oneshot::Canceled) => return Ok(()),
-                }
+            match told.await {
+                Ok(outcome) => Ok(outcome?),
+                Err(oneshot::Canceled) => Ok(()),
             }
         }
     }
 
-    fn observation(&self) -> oneshot::Receiver<Observation> {
-        let (tell, told) = oneshot::channel();
-        self.passes.borrow_mut().push(tell);
-        told
-    }
-
+    /// Ends the passes that are over. The others stay, since the transaction that ends the last of
+    /// their calls may follow before a pass could ask again: in the same commit, for one.
     fn tell_passes(&self, observation: &Observation) {
-        for pass in self.passes.take() {
+        let passes = self.passes.take();
+        let (over, left): (Vec<_>, Vec<_>) = passes
+            .into_iter()
+            .filter(|pass| !pass.over.is_canceled())
+            .partition(|pass| pass.is_over(observation));
+        self.passes.borrow_mut().extend(left);
+        for pass in over {
             // A pass that was dropped needs no answer.
-            let _ = pass.send(observation.clone());
+            let _ = pass.over.send(observation.clone().map(|_| ()));
         }
     }
 

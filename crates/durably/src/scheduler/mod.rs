@@ -126,6 +126,8 @@ struct Inner {
     /// The alarm as committed, or about to be with what is queued; unknown until the object opens.
     alarm: Cell<Option<Armed>>,
     timer: RefCell<Option<Timer>>,
+    /// An alarm pass is under way, and the host delivers no other alarm before it has ended.
+    in_alarm: Cell<bool>,
 }
 
 struct Timer {
@@ -158,6 +160,7 @@ impl Scheduler {
             opened: Cell::new(false),
             alarm: Cell::new(None),
             timer: RefCell::new(None),
+            in_alarm: Cell::new(false),
         });
         let weak: Weak<dyn Any> = {
             let erased: Rc<dyn Any> = inner.clone();
@@ -354,12 +357,14 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Has a timer wake the object at `wake` if the alarm comes later than that.
+    /// Has a timer wake the object at `wake` if the alarm comes later than that, or cannot come
+    /// because its handler is still busy.
     fn set_timer(&self, wake: Option<Timestamp>, now: Timestamp) {
         let mut timer = self.0.timer.borrow_mut();
         let wake = wake.filter(|wake| {
             let alarm = self.0.alarm.get().and_then(|armed| armed.at);
-            !self.0.config.manual() && alarm.is_none_or(|alarm| *wake < alarm)
+            let covered = !self.0.in_alarm.get() && alarm.is_some_and(|alarm| alarm <= *wake);
+            !self.0.config.manual() && !covered
         });
         let Some(at) = wake else {
             *timer = None;

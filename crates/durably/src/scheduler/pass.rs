@@ -21,6 +21,7 @@ impl Scheduler {
         // The host has taken the alarm that fired off, or keeps one that was set while the object
         // opened. Not knowing makes the next transaction set it.
         self.0.alarm.set(None);
+        self.0.in_alarm.set(true);
         let handoff = self.0.host.sleep(self.0.config.alarm_handoff);
         let pass = self.start_pass(self.now());
         self.look_ahead();
@@ -28,6 +29,7 @@ impl Scheduler {
             Either::Left(_) => true,
             Either::Right(_) => false,
         };
+        self.0.in_alarm.set(false);
         let arming = if finished {
             Arming::Ended
         } else {

@@ -195,3 +195,28 @@ fn a_long_attempt_is_handed_from_alarm_to_alarm() {
     fixture.world.advance(seconds(15 * 60));
     assert_eq!(fixture.object.alarm(), None);
 }
+
+#[test]
+fn an_alarm_pass_ends_with_the_last_of_its_calls_also_if_two_end_in_one_commit() {
+    let fixture = Fixture::new();
+    let world = fixture.world.clone();
+    // Both wait for one thing, so they end in one turn.
+    let gate = futures::FutureExt::shared(world.sleep(seconds(60)));
+    fixture.handle("slow", HandlerConfig::default(), move |call| {
+        let gate = gate.clone();
+        async move {
+            gate.await;
+            Ok(call.payload)
+        }
+    });
+    fixture.open();
+    fixture.register("slow", "a", json!(1));
+    fixture.register("slow", "b", json!(2));
+    let end = fixture.world.now() + seconds(60);
+    let passed = fixture.world.block_on(fixture.object.fire_alarm());
+    passed.expect("storage works");
+    // Not before its calls, and not by handing them over later.
+    assert_eq!(fixture.world.now(), end);
+    assert_eq!(fixture.result("a"), completed(json!(1)));
+    assert_eq!(fixture.result("b"), completed(json!(2)));
+}
