@@ -43,7 +43,7 @@ async fn a_short_day_ends_clean() {
 async fn a_short_day_with_kills_ends_clean() {
     let text = clean(
         &demo(&["--until=500", "--speed=2", "--kill-every=700ms"]).await,
-        178,
+        213,
     );
     assert!(!text.contains(" 0 restarts"), "{text}");
 }

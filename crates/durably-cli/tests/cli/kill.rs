@@ -15,7 +15,7 @@ use crate::support::{PATIENCE, Server, Setup, until};
 const KILLS: usize = 24;
 const ACCOUNTS: usize = 6;
 const GROUPS: usize = 3;
-const JOBS: usize = 1_200;
+const JOBS: usize = 900;
 const ACCOUNT_LIMIT: u64 = 5;
 const GROUP_LIMIT: u64 = 3;
 
@@ -47,7 +47,7 @@ async fn submit(server: &RwLock<Option<Server>>, mut random: Random) {
         let size = 1 + random.below(12) as usize;
         let last = (next + size).min(JOBS);
         let mut jobs: Vec<Value> = (next..last)
-            .map(|index| job(index, 5 + random.below(60)))
+            .map(|index| job(index, 20 + random.below(200)))
             .collect();
         next = last;
         until("a batch to be acknowledged", || {

@@ -273,3 +273,18 @@ fn a_lost_release_is_found_by_asking_which_items_have_finished() {
     let alarm = setup.shard.alarm().expect("retention ends some day");
     assert!(alarm.since(setup.world.now()) > Duration::from_secs(23 * 60 * 60));
 }
+
+#[test]
+fn what_an_earlier_instance_admitted_is_asked_about_at_once() {
+    let setup = Setup::new(&[("acme", 2)], |builder| builder);
+    setup.outside.lost_releases.set(2);
+    setup.enqueue_many("job", 2, "acme", "g");
+    setup.world.advance(Duration::from_secs(4));
+    assert_eq!(setup.done(), 2);
+    assert_eq!(setup.usage("acme").granted, 2, "nobody has told the queue");
+    setup.shard.crash();
+    setup.status("job-000");
+    // Long before it would have been time to ask.
+    setup.world.advance(Duration::from_millis(100));
+    setup.assert_settled(&["acme"]);
+}

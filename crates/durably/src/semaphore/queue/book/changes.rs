@@ -46,6 +46,9 @@ impl Book {
         let key = name_in(&self.keys, &row.key);
         let grant_id: Name = row.grant_id.as_str().into();
         let admitted = usize::try_from(row.admitted).unwrap_or(usize::MAX);
+        // What tells of an item's end may have died with the instance that admitted it, so the
+        // application is asked at once: permits must not idle until it is time to ask anyway.
+        let admitted_at = row.admitted_at.map(|_| Timestamp::ZERO);
         let mut grant = Grant {
             group: row.group.as_str().into(),
             items: Vec::with_capacity(items.len()),
@@ -54,7 +57,7 @@ impl Book {
                 _ => Claim::Confirmed,
             },
             admitted,
-            admitted_at: row.admitted_at,
+            admitted_at,
             finished: 0,
             told: 0,
             abandoned: false,
@@ -79,7 +82,7 @@ impl Book {
         let book = self.keys.entry(key.clone()).or_default();
         book.grants.insert(grant_id.clone(), grant);
         self.follow(&key, &grant_id);
-        self.expect_check(row.admitted_at);
+        self.expect_check(admitted_at);
     }
 
     pub(in super::super) fn load_settled(&mut self, first: Option<Timestamp>) {
