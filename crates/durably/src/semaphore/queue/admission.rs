@@ -70,7 +70,7 @@ impl Inner {
             .as_ref()
             .map(|_| now + self.settings.finished_after);
         let stored = self.store(move |_, sql| {
-            store::mark_admitted(sql, &key, &grant_id, end as u64, now)?;
+            store::mark_admitted(sql, &key, &grant_id, end as u64)?;
             let via = Via::Grant {
                 grant_id: grant_id.to_string(),
             };

@@ -34,7 +34,6 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
             grp TEXT NOT NULL,
             items TEXT NOT NULL,
             admitted INTEGER NOT NULL,
-            admitted_at INTEGER,
             PRIMARY KEY (key, grant_id)
          ) STRICT, WITHOUT ROWID;
          CREATE TABLE durability_semaphore_queue_finished (
@@ -91,7 +90,6 @@ pub(super) struct GrantRow {
     pub(super) group: String,
     pub(super) items: Vec<String>,
     pub(super) admitted: u64,
-    pub(super) admitted_at: Option<Timestamp>,
 }
 
 pub(super) struct FinishedBatch {
@@ -304,8 +302,8 @@ pub(super) fn insert_grant(
 ) -> Result<bool, StorageError> {
     let changed = sql.execute(
         "INSERT INTO durability_semaphore_queue_grants
-            (key, grant_id, grp, items, admitted, admitted_at)
-         VALUES (?, ?, ?, ?, 0, NULL) ON CONFLICT DO NOTHING",
+            (key, grant_id, grp, items, admitted)
+         VALUES (?, ?, ?, ?, 0) ON CONFLICT DO NOTHING",
         &[
             key.into(),
             grant_id.into(),
@@ -334,12 +332,11 @@ pub(super) fn mark_admitted(
     key: &str,
     grant_id: &str,
     admitted: u64,
-    now: Timestamp,
 ) -> Result<(), StorageError> {
     sql.execute(
-        "UPDATE durability_semaphore_queue_grants SET admitted = ?, admitted_at = ?
+        "UPDATE durability_semaphore_queue_grants SET admitted = ?
          WHERE key = ? AND grant_id = ?",
-        &[admitted.into(), now.into(), key.into(), grant_id.into()],
+        &[admitted.into(), key.into(), grant_id.into()],
     )?;
     Ok(())
 }
@@ -355,7 +352,7 @@ pub(super) fn remove_grant(sql: &dyn Sql, key: &str, grant_id: &str) -> Result<(
 /// All grants that are not settled.
 pub(super) fn grants(sql: &dyn Sql) -> Result<Vec<GrantRow>, StorageError> {
     sql.all(
-        "SELECT key, grant_id, grp, items, admitted, admitted_at
+        "SELECT key, grant_id, grp, items, admitted
          FROM durability_semaphore_queue_grants",
         &[],
         |row| {
@@ -365,7 +362,6 @@ pub(super) fn grants(sql: &dyn Sql) -> Result<Vec<GrantRow>, StorageError> {
                 group: row.string(2)?,
                 items: ids(row, 3)?,
                 admitted: row.count(4)?,
-                admitted_at: row.optional_time(5)?,
             })
         },
     )

@@ -48,7 +48,7 @@ impl Book {
         let admitted = usize::try_from(row.admitted).unwrap_or(usize::MAX);
         // What tells of an item's end may have died with the instance that admitted it, so the
         // application is asked at once: permits must not idle until it is time to ask anyway.
-        let admitted_at = row.admitted_at.map(|_| Timestamp::ZERO);
+        let admitted_at = (admitted > 0).then_some(Timestamp::ZERO);
         let mut grant = Grant {
             group: row.group.as_str().into(),
             items: Vec::with_capacity(items.len()),
