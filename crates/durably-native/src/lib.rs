@@ -11,6 +11,8 @@ mod error;
 mod folder;
 mod handle;
 mod host;
+#[cfg(feature = "http")]
+pub mod http;
 mod instance;
 pub mod jobs;
 mod journal;

@@ -4,6 +4,7 @@ mod bad_input;
 mod demo;
 mod drain;
 mod flows;
+mod holders;
 mod kill;
 mod ndjson;
 mod startup;
