@@ -83,6 +83,9 @@ pub(crate) struct Settings {
     /// Threads that objects live on; commits block them, so there are more than cores. [default: 16]
     #[arg(long, env = "DURABLY_THREADS", value_name = "N")]
     pub(crate) threads: Option<usize>,
+    /// Bytes that the file of one object may have. [default: as the disk allows]
+    #[arg(long, env = "DURABLY_MAX_OBJECT_BYTES", value_name = "BYTES")]
+    pub(crate) max_object_bytes: Option<u64>,
 
     /// Bytes of one request body, job's body or NDJSON line. [default: 131072]
     #[arg(long, env = "DURABLY_MAX_BODY_BYTES", value_name = "BYTES")]
@@ -96,7 +99,8 @@ pub(crate) struct Settings {
     /// Requests in work at once; more are told to come back. [default: 4096]
     #[arg(long, env = "DURABLY_MAX_REQUESTS", value_name = "N")]
     pub(crate) max_requests: Option<usize>,
-    /// How long open requests may take to end after SIGTERM or SIGINT. [default: 10s]
+    /// How long open requests may take to end after SIGTERM or SIGINT, and work in the data folder
+    /// after that. Jobs that still run then are run again by the next server. [default: 10s]
     #[arg(long, env = "DURABLY_DRAIN_TIMEOUT", value_name = "PERIOD")]
     pub(crate) drain_timeout: Option<Period>,
 
@@ -162,7 +166,7 @@ impl Settings {
             listen data_dir job_endpoint token
             default_limit default_group_limit shards_per_account job_concurrency job_attempts
             job_timeout max_queue_length retention
-            round_wait round_period grant_timeout alarm_min_delay threads
+            round_wait round_period grant_timeout alarm_min_delay threads max_object_bytes
             max_body_bytes max_batch_bytes max_batch_jobs max_requests drain_timeout
             log_level log_format
         }
@@ -188,6 +192,8 @@ impl Settings {
             }
         }
         set(&mut jobs.system.threads, self.threads);
+        set(&mut jobs.system.max_object_bytes, self.max_object_bytes);
+        set(&mut jobs.system.shutdown_timeout, self.drain_timeout);
         set(&mut jobs.default_limit, self.default_limit);
         set(&mut jobs.default_group_limit, self.default_group_limit);
         set(&mut jobs.shards_per_account, self.shards_per_account);

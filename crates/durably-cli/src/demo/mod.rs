@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use durably::ConfigError;
 use futures::future::join_all;
 use reqwest::Url;
 use tokio::sync::watch;
@@ -66,9 +67,8 @@ async fn demonstrate(args: DemoArgs) -> Result<(), Failure> {
     let flights = day::flights(args.jobs, args.until, &suffix(&data_dir))
         .map_err(|error| Failure::Demo(error.to_string()))?;
     if flights.is_empty() {
-        return Err(Failure::Demo(
-            "no flight leaves that early: name a later minute with --until".to_owned(),
-        ));
+        let problem = "is too early, no flight leaves before that: name a later minute";
+        return Err(ConfigError::new("until", problem).into());
     }
     let pace = Pace::new(args.speed);
     let start = Instant::now();

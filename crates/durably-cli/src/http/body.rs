@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -12,6 +12,11 @@ use super::errors::ApiError;
 
 /// How long a body may take to arrive, so that slow senders cannot hold requests open for ever.
 const ARRIVAL: Duration = Duration::from_secs(30);
+
+/// How much more of a body that is too large is taken in, and for how long: a client that is still
+/// sending when the connection closes does not see the answer.
+const LINGER_BYTES: usize = 1 << 20;
+const LINGER: Duration = Duration::from_millis(500);
 
 /// What a body is said to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,43 +59,60 @@ pub(super) async fn collect(
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok())
         .and_then(|text| text.parse::<usize>().ok());
+    let mut chunks = body.into_data_stream();
+    let gathering = gather(&mut chunks, declared, limit_for);
+    match tokio::time::timeout(ARRIVAL, gathering).await {
+        Ok(Err(error)) if error.code == "body_too_large" => {
+            // Whatever comes of it, the answer is the same.
+            let _ = tokio::time::timeout(LINGER, discard(&mut chunks)).await;
+            Err(error)
+        }
+        Ok(gathered) => gathered,
+        Err(_) => Err(ApiError::new(
+            "body_too_slow",
+            format!(
+                "the body took longer than {} s to arrive",
+                ARRIVAL.as_secs()
+            ),
+        )),
+    }
+}
+
+async fn gather(
+    chunks: &mut BodyDataStream,
+    declared: Option<usize>,
+    limit_for: impl Fn(u8) -> usize,
+) -> Result<Bytes, ApiError> {
     let mut limit = None;
     let mut collected = BytesMut::new();
-    let mut chunks = body.into_data_stream();
-    let gather = async {
-        while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(|error| {
-                ApiError::new("malformed_request", format!("the body broke off: {error}"))
-            })?;
-            collected.extend_from_slice(&chunk);
-            if limit.is_none() {
-                let first = collected.iter().find(|byte| !byte.is_ascii_whitespace());
-                limit = first.map(|byte| limit_for(*byte));
-            }
-            // White space alone is bounded like anything else.
-            let bound = limit.unwrap_or_else(|| limit_for(b' '));
-            if collected.len().max(declared.unwrap_or(0)) > bound {
-                return Err(ApiError::new(
-                    "body_too_large",
-                    format!("the body must be at most {bound} bytes long"),
-                ));
-            }
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| {
+            ApiError::new("malformed_request", format!("the body broke off: {error}"))
+        })?;
+        collected.extend_from_slice(&chunk);
+        if limit.is_none() {
+            let first = collected.iter().find(|byte| !byte.is_ascii_whitespace());
+            limit = first.map(|byte| limit_for(*byte));
         }
-        Ok(())
-    };
-    match tokio::time::timeout(ARRIVAL, gather).await {
-        Ok(gathered) => gathered?,
-        Err(_) => {
+        // White space alone is bounded like anything else.
+        let bound = limit.unwrap_or_else(|| limit_for(b' '));
+        if collected.len().max(declared.unwrap_or(0)) > bound {
             return Err(ApiError::new(
-                "body_too_slow",
-                format!(
-                    "the body took longer than {} s to arrive",
-                    ARRIVAL.as_secs()
-                ),
+                "body_too_large",
+                format!("the body must be at most {bound} bytes long"),
             ));
         }
     }
     Ok(collected.freeze())
+}
+
+async fn discard(chunks: &mut BodyDataStream) {
+    let mut discarded = 0;
+    while discarded < LINGER_BYTES
+        && let Some(Ok(chunk)) = chunks.next().await
+    {
+        discarded += chunk.len();
+    }
 }
 
 /// Reads one JSON value, naming the field that is wrong.

@@ -129,3 +129,40 @@ impl IntoResponse for ApiError {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use durably::StorageError;
+    use durably::semaphore::SemaphoreError;
+
+    use super::*;
+
+    #[test]
+    fn failures_of_the_library_have_statuses() {
+        let full = JobError::Storage(StorageError::Full("disk".to_owned()));
+        let overloaded = JobError::Semaphore(SemaphoreError::Overloaded { waiting: 9 });
+        for (error, status) in [
+            (JobError::invalid("id", "must not be empty"), 400),
+            (JobError::BodyTooLarge { found: 2, limit: 1 }, 413),
+            (JobError::QueueFull { limit: 1_000 }, 429),
+            (overloaded, 503),
+            (full, 507),
+            (
+                JobError::Storage(StorageError::Damaged("x".to_owned())),
+                500,
+            ),
+        ] {
+            assert_eq!(ApiError::from(error.clone()).status(), status, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_field_is_named_as_it_is_in_the_message() {
+        let error = ApiError::from(JobError::invalid("id", "must not be empty"));
+        let written = serde_json::to_value(Envelope { error: &error }).unwrap();
+        let expected = serde_json::json!({"error": {
+            "code": "invalid", "message": "id must not be empty", "field": "id",
+        }});
+        assert_eq!(written, expected);
+    }
+}

@@ -526,3 +526,48 @@ async fn too_many_requests_at_once_are_told_to_come_back() {
     waiting.abort();
     server.until_state("acme", "1", "unknown").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn full_storage_refuses_jobs_and_keeps_those_it_has() {
+    let endpoint = Endpoint::start().await;
+    let setup = Setup::new(endpoint.url()).args(["--max-object-bytes=400000"]);
+    let server = setup.start().await;
+    server
+        .put("accounts/acme/shards", &json!({"shards": ["one"]}))
+        .await;
+    server
+        .put("accounts/acme/limit", &json!({"limit": 0}))
+        .await;
+    let large =
+        |id: usize| json!({"account": "acme", "id": id.to_string(), "body": "x".repeat(50_000)});
+    let mut taken = 0;
+    let refusal = loop {
+        let (status, answer) = server.post("jobs", &large(taken)).await;
+        if status != StatusCode::ACCEPTED {
+            break (status, answer);
+        }
+        taken += 1;
+        assert!(taken < 100, "it is never full");
+    };
+    let (status, answer) = refusal;
+    assert_eq!(status, StatusCode::INSUFFICIENT_STORAGE, "{answer}");
+    assert_eq!(answer["error"]["code"], "storage_full");
+    assert!(
+        answer["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("free some space")
+    );
+    let (status, answer) = server
+        .post("jobs", &json!([large(taken), large(taken + 1)]))
+        .await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (StatusCode::INSUFFICIENT_STORAGE, &json!("storage_full"))
+    );
+    assert!(taken > 0);
+    for id in 0..taken {
+        assert_eq!(server.state("acme", &id.to_string()).await, "queued");
+    }
+    assert_eq!(server.state("acme", &taken.to_string()).await, "unknown");
+}

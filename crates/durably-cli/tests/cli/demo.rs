@@ -67,6 +67,7 @@ async fn wrong_flags_end_with_2() {
         "--jobs=0",
         "--kill-every=0s",
         "--until=-1",
+        "--until=3",
     ] {
         assert_eq!(demo(&[wrong]).await.status.code(), Some(2), "{wrong}");
     }

@@ -146,8 +146,10 @@ impl Setup {
 /// A client without TLS, which needs no certificates.
 fn client() -> Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let builder = Client::builder().tls_certs_only([]);
-    builder.timeout(PATIENCE).build().unwrap()
+    // A connection each, so that no request meets one that the server has just closed.
+    let builder = Client::builder().pool_max_idle_per_host(0);
+    let builder = builder.tls_certs_only([]).timeout(PATIENCE);
+    builder.build().unwrap()
 }
 
 /// A server that runs; dropped, it is killed.
