@@ -72,11 +72,16 @@ fn count(jobs: usize) -> u64 {
     u64::try_from(jobs).unwrap_or(u64::MAX)
 }
 
-fn reasons(blocked: &BTreeMap<String, u64>) -> String {
+fn listed(blocked: &BTreeMap<String, u64>) -> String {
     let parts = blocked
         .iter()
         .map(|(reason, jobs)| format!("{reason} {jobs}"));
-    match parts.collect::<Vec<_>>().join(", ") {
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// The same as an aside.
+fn reasons(blocked: &BTreeMap<String, u64>) -> String {
+    match listed(blocked) {
         none if none.is_empty() => none,
         some => format!(" ({some})"),
     }
@@ -146,10 +151,10 @@ impl Bars {
             restarts(progress.restarts)
         ));
         self.why.set_message(format!(
-            "minute {} of the day; waiting for{}",
+            "minute {} of the day; blocked: {}",
             progress.minute,
-            match reasons(&progress.blocked) {
-                none if none.is_empty() => " nothing".to_owned(),
+            match listed(&progress.blocked) {
+                none if none.is_empty() => "nobody".to_owned(),
                 some => some,
             }
         ));
