@@ -1,7 +1,8 @@
 //! What a shard remembers for itself: the newest list of shards per account, so that a router with
 //! an older one is told so, and when ended operations are forgotten next.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -18,9 +19,14 @@ const PURGES_PER_RETENTION: u32 = 24;
 /// The most operations that are forgotten in one go; the rest follows with the next alarm.
 const PURGE_LIMIT: u64 = 10_000;
 
+/// The most accounts whose version is kept in memory.
+const KNOWN_VERSIONS: usize = 1_024;
+
 pub(super) struct Keeper {
     scheduler: Scheduler,
     retention: Duration,
+    /// The newest version noted of accounts that called lately, as their rows say.
+    versions: RefCell<HashMap<String, u64>>,
     purge_at: Cell<Option<Timestamp>>,
     parts: OnceCell<Weak<Parts>>,
 }
@@ -30,6 +36,7 @@ impl Keeper {
         Rc::new(Keeper {
             scheduler,
             retention,
+            versions: RefCell::default(),
             purge_at: Cell::new(None),
             parts: OnceCell::new(),
         })
@@ -48,18 +55,36 @@ impl Keeper {
         account: String,
         version: u64,
     ) -> Result<Result<(), OutdatedList>, StorageError> {
+        // Almost every submission goes by the newest list, and needs no transaction to learn it.
+        let known = self.versions.borrow().get(&account).copied();
+        match known {
+            Some(newest) if version == newest => return Ok(Ok(())),
+            Some(newest) if version < newest => return Ok(Err(OutdatedList { newest })),
+            _ => {}
+        }
+        let keeper = self.clone();
         self.scheduler
             .transaction(move |transaction| {
-                let newest = store::list_version(transaction.sql(), &account)?;
-                if version < newest {
-                    return Ok(Err(OutdatedList { newest }));
-                }
-                if version > newest {
+                let stored = store::list_version(transaction.sql(), &account)?;
+                if version > stored {
                     store::set_list_version(transaction.sql(), &account, version)?;
                 }
-                Ok(Ok(()))
+                let newest = stored.max(version);
+                transaction.on_release(Box::new(move || keeper.know(account, newest)));
+                Ok(match version < newest {
+                    true => Err(OutdatedList { newest }),
+                    false => Ok(()),
+                })
             })
             .await
+    }
+
+    fn know(&self, account: String, version: u64) {
+        let mut versions = self.versions.borrow_mut();
+        if versions.len() >= KNOWN_VERSIONS && !versions.contains_key(&account) {
+            versions.clear();
+        }
+        versions.insert(account, version);
     }
 
     /// Has ended operations looked through from now on, if that is not arranged yet.
