@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::bench::BenchArgs;
 use crate::config::{LogFormat, LogLevel, Period, Settings};
 use crate::exit::EXIT_CODES;
 
@@ -21,6 +22,8 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     /// Show a real day of flights, run as jobs within limits.
     Demo(DemoArgs),
+    /// Measure what jobs, rounds and objects cost on this machine.
+    Bench(BenchArgs),
 }
 
 /// Flags override environment variables, which override the configuration file.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use durably::ConfigError;
+use durably::error::BoxError;
 
 /// Why the program ends without success. [`EXIT_CODES`] documents the codes.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,8 @@ pub(crate) enum Failure {
     Folder { path: PathBuf, detail: String },
     #[error("{0}")]
     Demo(String),
+    #[error("a measurement failed: {0}")]
+    Bench(BoxError),
     #[error("{what}: {source}")]
     Io {
         what: &'static str,
@@ -62,7 +65,7 @@ Exit codes:
 impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Failure::Demo(_) | Failure::Io { .. } => 1,
+            Failure::Demo(_) | Failure::Bench(_) | Failure::Io { .. } => 1,
             Failure::ConfigFile { .. } | Failure::Config(_) => 2,
             Failure::Listen { .. } => 3,
             Failure::Locked { .. } => 4,

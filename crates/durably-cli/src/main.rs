@@ -1,6 +1,7 @@
 //! The binary `durably`: a server for the jobs of many accounts, and a demonstration of it.
 
 mod args;
+mod bench;
 mod config;
 mod demo;
 mod exit;
@@ -15,11 +16,13 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::{Args, Command};
+use crate::exit::Failure;
 
 fn main() -> ExitCode {
     let outcome = match Args::parse().command {
         Command::Serve(args) => serve::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Bench(args) => bench::run(args).map_err(Failure::Bench),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
