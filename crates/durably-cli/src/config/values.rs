@@ -60,6 +60,18 @@ impl FromStr for LogLevel {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        // A lone word that is no level would be taken for a source, and silence all others.
+        let lone = text.split(',').map(str::trim).find(|part| {
+            !part.contains('=')
+                && part
+                    .parse::<tracing_subscriber::filter::LevelFilter>()
+                    .is_err()
+        });
+        if let Some(word) = lone {
+            return Err(format!(
+                "{word:?} is no level: write off, error, warn, info, debug or trace, or SOURCE=LEVEL"
+            ));
+        }
         text.parse()
             .map(LogLevel)
             .map_err(|error| format!("{error}; write for instance \"info\""))

@@ -286,7 +286,7 @@ pub(super) async fn health() -> Response {
 pub(super) async fn not_found(uri: Uri) -> ApiError {
     ApiError::new(
         "not_found",
-        format!("nothing is at {}: all paths begin with /v1", uri.path()),
+        format!("nothing is at {}: docs/http.md lists the paths", uri.path()),
     )
 }
 

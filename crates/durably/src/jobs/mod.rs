@@ -184,7 +184,7 @@ pub struct JobStatus {
     /// Its group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// While it waits: how many of its group and shard go first.
+    /// While it waits: its place among those of its group in its shard, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<u64>,
     /// While it waits: why its group got no permit when last asked.

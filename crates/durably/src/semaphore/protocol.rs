@@ -360,11 +360,23 @@ fn head(json: &[u8]) -> Result<String, ProtocolError> {
 fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, ProtocolError> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let value = serde_path_to_error::deserialize(&mut deserializer)
-        .map_err(|error| ProtocolError::new(error.path().to_string(), error.inner().to_string()))?;
+        .map_err(|error| blame(error.path().to_string(), error.inner().to_string()))?;
     deserializer
         .end()
         .map_err(|error| ProtocolError::new(".", error.to_string()))?;
     Ok(value)
+}
+
+/// A field that is missing is to blame itself, not the object that lacks it.
+fn blame(path: String, problem: String) -> ProtocolError {
+    let missing = problem
+        .strip_prefix("missing field `")
+        .and_then(|rest| rest.split('`').next());
+    match missing {
+        Some(field) if path == "." => ProtocolError::new(field, "is missing"),
+        Some(field) => ProtocolError::new(format!("{path}.{field}"), "is missing"),
+        None => ProtocolError::new(path, problem),
+    }
 }
 
 fn unknown_type(found: &str, known: &str) -> ProtocolError {
@@ -607,7 +619,7 @@ mod tests {
         let cases = [
             (json!(null), "."),
             (json!([]), "."),
-            (json!({"v": 1, "clientId": "c", "grants": []}), "."),
+            (json!({"v": 1, "clientId": "c", "grants": []}), "type"),
             (
                 json!({"type": "sync", "v": 2, "clientId": "c", "grants": []}),
                 "v",
@@ -647,6 +659,12 @@ mod tests {
                 json!({"type": "sync", "v": 1, "clientId": "c",
                        "grants": [{"grantId": "g", "claimed": 1.5, "released": 0}]}),
                 "grants[0].claimed",
+            ),
+            (json!({"type": "sync", "v": 1, "grants": []}), "clientId"),
+            (
+                json!({"type": "request", "v": 1, "clientId": "c", "grants": [],
+                       "demand": [{"group": "a", "count": 1}]}),
+                "demand[0].oldestAt",
             ),
             (
                 json!({"type": "sync", "v": 1, "clientId": "c", "grants": [], "sentAt": -1}),

@@ -88,6 +88,15 @@ fn known_items_are_duplicates_and_bad_ones_are_refused_by_themselves() {
 }
 
 #[test]
+fn a_known_item_is_a_duplicate_also_while_the_queue_is_full() {
+    let setup = Setup::new(&[("acme", 0)], |builder| builder.max_queue_length(1));
+    let outcomes = setup.enqueue(&[("a", "acme", "g"), ("a", "acme", "g"), ("b", "acme", "g")]);
+    assert_eq!(outcomes[..2], [Outcome::Queued, Outcome::Duplicate]);
+    let full = Refusal::QueueFull { max_items: 1 };
+    assert_eq!(outcomes[2], Outcome::Refused { reason: full });
+}
+
+#[test]
 fn a_batch_that_is_too_long_changes_nothing() {
     let setup = Setup::new(&[], |builder| builder.max_batch_items(2));
     let items = ["a", "b", "c"].map(|id| item(id, "acme", "g")).to_vec();

@@ -306,8 +306,18 @@ fn enqueue(
     let mut outcomes = Vec::with_capacity(items.len());
     let mut taken = Vec::new();
     for item in items {
-        let outcome = match refusal(&item, settings, places) {
+        let outcome = match refusal(&item, settings) {
             Some(reason) => Outcome::Refused { reason },
+            // Known is known, also while the queue is full: a caller that lost the answer must not
+            // take its item for refused.
+            None if places == 0 => match is_known(sql, &item.id, forgotten)? {
+                true => Outcome::Duplicate,
+                false => Outcome::Refused {
+                    reason: Refusal::QueueFull {
+                        max_items: settings.max_queue_length,
+                    },
+                },
+            },
             None if store::insert(sql, &item, place, forgotten)? => {
                 taken.push((item, place));
                 place.seq += 1;
@@ -336,7 +346,7 @@ fn enqueue(
     })
 }
 
-fn refusal(item: &NewItem, settings: &builder::Settings, places: u64) -> Option<Refusal> {
+fn refusal(item: &NewItem, settings: &builder::Settings) -> Option<Refusal> {
     if item.id.is_empty() || item.id.len() > MAX_ITEM_ID_BYTES {
         return Some(Refusal::InvalidField {
             field: "id",
@@ -352,15 +362,15 @@ fn refusal(item: &NewItem, settings: &builder::Settings, places: u64) -> Option<
         }
     }
     let bytes = item.body.get().len() as u64;
-    if bytes > settings.max_body_bytes {
-        return Some(Refusal::BodyTooLarge {
-            bytes,
-            max_bytes: settings.max_body_bytes,
-        });
-    }
-    (places == 0).then_some(Refusal::QueueFull {
-        max_items: settings.max_queue_length,
+    (bytes > settings.max_body_bytes).then_some(Refusal::BodyTooLarge {
+        bytes,
+        max_bytes: settings.max_body_bytes,
     })
+}
+
+fn is_known(sql: &dyn Sql, id: &str, forgotten: Option<Timestamp>) -> Result<bool, StorageError> {
+    let row = store::item(sql, id)?;
+    Ok(row.is_some_and(|row| row.state != State::Finished || row.finished_at > forgotten))
 }
 
 fn status(
