@@ -301,6 +301,36 @@ async fn a_job_is_known_to_the_end_of_a_changed_list_of_shards() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_batch_of_one_account_goes_in_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let endpoint = Arc::new(Endpoint::default());
+    let mut config = config(folder.path());
+    config.shards_per_account = 1;
+    config.default_limit = 0;
+    let jobs = Jobs::open(config, Arc::new(Runner(endpoint))).unwrap();
+    let all: Vec<NewJob> = (0..5_000)
+        .map(|index| job("acme", format!("{index}"), "default"))
+        .collect();
+    let outcomes = jobs.submit(all).await;
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| matches!(outcome, SubmitOutcome::Queued))
+    );
+    jobs.shutdown().await;
+}
+
+#[test]
+fn a_body_that_fits_into_no_row_is_refused_as_a_setting() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.max_body_bytes = u64::from(config.system.max_value_bytes);
+    let error = Jobs::open(config, Arc::new(Runner(Arc::default()))).err();
+    let error = error.expect("refused").to_string();
+    assert!(error.contains("max_body_bytes"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_jobs_are_refused_by_themselves_and_questions_make_no_objects() {
     let folder = tempfile::tempdir().unwrap();
     let endpoint = Arc::new(Endpoint::default());

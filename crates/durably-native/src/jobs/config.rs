@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use durably::ConfigError;
 use durably::SchedulerConfig;
-use durably::jobs::{AccountConfig, ShardConfig};
+use durably::jobs::{AccountConfig, ShardConfig, WRAPPER_BYTES};
 use durably::operations::HandlerConfig;
 
 use crate::SystemConfig;
@@ -73,6 +73,13 @@ impl JobsConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         if !(1..=1_000).contains(&self.shards_per_account) {
             return Err(ConfigError::new("shards_per_account", "must be 1 to 1000"));
+        }
+        let largest = u64::from(self.system.max_value_bytes).saturating_sub(WRAPPER_BYTES);
+        if self.max_body_bytes > largest {
+            return Err(ConfigError::new(
+                "max_body_bytes",
+                format!("must be at most {largest}, so that a job fits into a row"),
+            ));
         }
         self.account().check()?;
         self.shard().check()

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 pub use account::{AccountConfig, AccountLimit, ShardList, ShardLists};
 pub use address::{DEFAULT_GROUP, Route, check_part, route};
-pub use shard::{JobShard, OutdatedList, ShardConfig};
+pub use shard::{JobShard, OutdatedList, ShardConfig, WRAPPER_BYTES};
 
 use crate::error::{BoxError, OpenError, StorageError};
 use crate::host::LocalFuture;
@@ -237,7 +237,8 @@ impl JobStatus {
 pub enum CancelOutcome {
     /// It waited; it will not run.
     Cancelled,
-    /// It was told to stop; its permit returns when it has.
+    /// Its token is cancelled; the permit returns when the runner has given up the run. A job
+    /// endpoint that goes on after its connection was closed runs on uncounted.
     Stopping,
     /// It runs, and cancelling a running job was not asked for.
     Running,
@@ -259,7 +260,8 @@ pub struct RunJob {
     pub body: Value,
     /// Which attempt this is, from 1. An attempt that a crash cut off is repeated under its number.
     pub attempt: u64,
-    /// The same for all runs of this job and of no other, in visible ASCII.
+    /// The same for all runs of this job and of no other that is known at the same time, in visible
+    /// ASCII.
     pub idempotency_key: String,
     /// Tells when the run should stop: its time is up, or it was cancelled.
     pub token: CancellationToken,

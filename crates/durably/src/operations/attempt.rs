@@ -131,6 +131,8 @@ impl Driver {
             // the next alarm repeats it.
             report(super::CAPABILITY, &error);
             self.claims.borrow_mut().remove(&attempt.generation);
+            // A pass that waits for this row would wait for nothing.
+            self.tell_passes(&Err(error));
         }
     }
 

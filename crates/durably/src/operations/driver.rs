@@ -195,7 +195,7 @@ impl Driver {
 
     /// Ends the passes that are over. The others stay, since the transaction that ends the last of
     /// their calls may follow before a pass could ask again: in the same commit, for one.
-    fn tell_passes(&self, observation: &Observation) {
+    pub(super) fn tell_passes(&self, observation: &Observation) {
         let passes = self.passes.take();
         let (over, left): (Vec<_>, Vec<_>) = passes
             .into_iter()

@@ -133,7 +133,12 @@ impl Keeper {
         } else {
             None
         };
-        Ok(self.set_purge_at(next).await?)
+        self.set_purge_at(next).await?;
+        // A job that came in meanwhile found the purge arranged.
+        if next.is_none() && parts.queue.knows_any().await? {
+            self.arrange_purge().await?;
+        }
+        Ok(())
     }
 }
 

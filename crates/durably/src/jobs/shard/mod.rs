@@ -41,8 +41,11 @@ const RUN: &str = "run";
 /// How many items are looked at in one turn when a shard is looked through.
 const LOOK_THROUGH_BATCH: u64 = 1_000;
 
-/// What the queue keeps around a job's body, at most.
-const WRAPPER_BYTES: u64 = 4_096;
+/// What the queue and the operation keep around a job's body, at most.
+pub const WRAPPER_BYTES: u64 = 8_192;
+
+/// The most jobs of one submission; whoever takes submissions bounds them lower.
+const MAX_SUBMITTED: u64 = 100_000;
 
 /// Settings of all shards.
 #[derive(Clone, Debug)]
@@ -159,6 +162,7 @@ impl JobShard {
             .finished(move |ids| finished(asking.clone(), ids))
             .max_body_bytes(config.max_body_bytes + WRAPPER_BYTES)
             .max_queue_length(config.max_queue_length)
+            .max_batch_items(MAX_SUBMITTED)
             .retention(config.retention)
             .build()?;
         let parts = Rc::new(Parts { operations, queue });
@@ -186,8 +190,9 @@ impl JobShard {
         version: u64,
         jobs: Vec<NewJob>,
     ) -> Result<Result<Vec<SubmitOutcome>, OutdatedList>, JobError> {
-        let heard = self.keeper.hear(account.to_owned(), version);
-        let arranged = self.keeper.arrange_purge();
+        // Before the list's version is looked at: between that and the queue nothing else may wait,
+        // or a newer list could come in between.
+        self.keeper.arrange_purge().await?;
         let mut outcomes = Vec::with_capacity(jobs.len());
         let mut items = Vec::with_capacity(jobs.len());
         for job in jobs {
@@ -199,10 +204,9 @@ impl JobShard {
                 Err(error) => outcomes.push(Some(SubmitOutcome::Refused(error))),
             }
         }
-        if let Err(outdated) = heard.await? {
+        if let Err(outdated) = self.keeper.hear(account.to_owned(), version).await? {
             return Ok(Err(outdated));
         }
-        arranged.await?;
         let mut queued = self
             .parts
             .queue

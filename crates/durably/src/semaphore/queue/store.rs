@@ -148,23 +148,26 @@ pub(super) fn item(sql: &dyn Sql, id: &str) -> Result<Option<ItemRow>, StorageEr
     )
 }
 
-/// When an item was queued, and its body.
+/// When an item was queued, and its body; `None` once it has ended.
 pub(super) fn body(
     sql: &dyn Sql,
     id: &str,
 ) -> Result<Option<(Timestamp, Box<RawValue>)>, StorageError> {
-    sql.first(
+    let stored = sql.first(
         "SELECT queued_at, body FROM durability_semaphore_queue_items WHERE id = ?",
         &[id.into()],
         |row| {
-            let body = RawValue::from_string(row.string(1)?);
-            let body = body.map_err(|_| StorageError::Value {
+            let Some(body) = row.optional_string(1)? else {
+                return Ok(None);
+            };
+            let body = RawValue::from_string(body).map_err(|_| StorageError::Value {
                 column: 1,
                 expected: "JSON",
             })?;
-            Ok((row.time(0)?, body))
+            Ok(Some((row.time(0)?, body)))
         },
-    )
+    )?;
+    Ok(stored.flatten())
 }
 
 /// The ids of known items after `after` and before `end`, in order, at most `limit`.

@@ -235,7 +235,7 @@ impl Book {
 
     /// A batch of finished items is to be forgotten a while after `settled_at`.
     pub(in super::super) fn settled(&mut self, settled_at: Timestamp) {
-        if self.forget.not_before.is_none() && !self.forget.busy {
+        if self.forget.not_before.is_none() {
             self.forget_from(Some(settled_at));
         }
     }
