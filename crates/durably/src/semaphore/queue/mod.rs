@@ -67,7 +67,9 @@ pub const MIGRATIONS: &[Migration] = store::MIGRATIONS;
 /// # use durably::semaphore::protocol::Reply;
 /// # use durably::semaphore::queue::{NewItem, SemaphoreQueue};
 /// # use durably::{OpenError, Scheduler};
-/// # async fn ask_holder(call: HolderCall) -> Result<Reply, ClientError> { unimplemented!() }
+/// # async fn ask_holder(call: HolderCall) -> Result<Reply, ClientError> {
+/// #     Err(ClientError::unreachable(format!("no way to {}", call.key)))
+/// # }
 /// # async fn build(scheduler: Scheduler) -> Result<(), Box<dyn std::error::Error>> {
 /// let timer = HostTimer::new(scheduler.host().clone());
 /// let queue = SemaphoreQueue::builder(&scheduler)
