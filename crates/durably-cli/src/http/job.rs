@@ -8,10 +8,8 @@ use serde_json::Value;
 use super::body::parse_object;
 use super::errors::ApiError;
 
-/// What a job may say. A field that is not known is refused: a misspelt group would run without the
-/// limit that it was to have.
+/// What a job may say. Fields that this version does not know are ignored.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct JobText {
     #[serde(default, deserialize_with = "given")]
     account: Option<String>,
