@@ -115,6 +115,8 @@ pub(super) fn request(client: &str, groups: usize, count: u64) -> PermitRequest 
         grants: Vec::new(),
         leases: None,
         sent_at: Some(now),
+        request_id: None,
+        wait_ms: None,
     }
 }
 

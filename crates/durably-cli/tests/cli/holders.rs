@@ -25,6 +25,8 @@ fn demand(count: u64) -> PermitRequest {
         grants: Vec::new(),
         leases: None,
         sent_at: None,
+        request_id: None,
+        wait_ms: None,
     }
 }
 

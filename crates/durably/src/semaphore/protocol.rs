@@ -115,6 +115,22 @@ pub struct PermitRequest {
         skip_serializing_if = "Option::is_none"
     )]
     pub sent_at: Option<Timestamp>,
+    /// Names the request among those of its client, so that one whose reply was lost can be
+    /// repeated: as long as something lives that it was given, it is given nothing again.
+    #[serde(
+        default,
+        deserialize_with = "optional_id",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub request_id: Option<String>,
+    /// How long the request may wait for a later round if the first one gives it nothing, in
+    /// milliseconds; the holder cuts it to what it allows.
+    #[serde(
+        default,
+        deserialize_with = "optional_count",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub wait_ms: Option<u64>,
 }
 
 /// Reports without asking; answered at once.
@@ -468,6 +484,12 @@ impl Message {
             check_id(&format!("leases[{index}].leaseId"), &report.lease_id)?;
             check_counts(&format!("leases[{index}]"), [report.drawn, report.released])?;
         }
+        if let Message::Request(request) = self {
+            if let Some(request_id) = &request.request_id {
+                check_id("requestId", request_id)?;
+            }
+            check_counts("waitMs", request.wait_ms)?;
+        }
         Ok(())
     }
 }
@@ -524,8 +546,8 @@ fn id_problem(id: &str) -> Option<String> {
     }
 }
 
-fn check_counts<const N: usize>(field: &str, counts: [u64; N]) -> Result<(), ProtocolError> {
-    if counts.iter().any(|count| *count > MAX_SAFE_INTEGER) {
+fn check_counts(field: &str, counts: impl IntoIterator<Item = u64>) -> Result<(), ProtocolError> {
+    if counts.into_iter().any(|count| count > MAX_SAFE_INTEGER) {
         return Err(ProtocolError::new(field, too_large()));
     }
     Ok(())
@@ -567,6 +589,14 @@ fn optional_time<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Timestamp>, D::Error> {
     time(deserializer).map(Some)
+}
+
+fn optional_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    id(deserializer).map(Some)
+}
+
+fn optional_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    count(deserializer).map(Some)
 }
 
 fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
@@ -671,6 +701,16 @@ mod tests {
                 "sentAt",
             ),
             (
+                json!({"type": "request", "v": 1, "clientId": "c", "grants": [], "demand": [],
+                       "requestId": ""}),
+                "requestId",
+            ),
+            (
+                json!({"type": "request", "v": 1, "clientId": "c", "grants": [], "demand": [],
+                       "waitMs": -5}),
+                "waitMs",
+            ),
+            (
                 json!({"type": "sync", "v": 1, "clientId": "c", "grants": [], "leases":
                        [{"leaseId": "l", "drawn": 0, "released": 0, "retired": "yes"}]}),
                 "leases[0].retired",
@@ -707,6 +747,8 @@ mod tests {
             demand in prop::collection::vec(("[a-z]{1,8}", 1..1_000u64, 0..1_000_000u64), 0..4),
             grants in prop::collection::vec(("[a-z]{1,8}", 0..9u64, 0..9u64), 0..4),
             sent_at in prop::option::of(0..1_000_000u64),
+            request_id in prop::option::of("[a-z0-9]{1,9}"),
+            wait_ms in prop::option::of(0..60_000u64),
         ) {
             let message = Message::Request(PermitRequest {
                 client_id,
@@ -724,6 +766,8 @@ mod tests {
                     .collect(),
                 leases: Some(Vec::new()),
                 sent_at: sent_at.map(Timestamp::from_millis),
+                request_id,
+                wait_ms,
             });
             let json = serde_json::to_vec(&message).unwrap();
             prop_assert_eq!(message.check(), Ok(()));

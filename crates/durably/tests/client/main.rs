@@ -45,6 +45,8 @@ fn request(count: u64) -> PermitRequest {
         grants: Vec::new(),
         leases: None,
         sent_at: None,
+        request_id: None,
+        wait_ms: None,
     }
 }
 

@@ -74,6 +74,8 @@ impl Inner {
             grants: reports.clone(),
             leases: None,
             sent_at: Some(sent),
+            request_id: None,
+            wait_ms: None,
         };
         let error = match self.in_time(self.holder.request(&key, message)).await {
             Ok(reply) => {

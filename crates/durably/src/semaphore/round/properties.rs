@@ -364,6 +364,8 @@ proptest! {
                         grants: as_reports(holder.made, &reports),
                         leases: None,
                         sent_at: None,
+                        request_id: None,
+                        wait_ms: None,
                     };
                     accept(&mut request, now);
                     waiting.push(request);
@@ -449,6 +451,8 @@ proptest! {
                         grants: Vec::new(),
                         leases: None,
                         sent_at: None,
+                        request_id: None,
+                        wait_ms: None,
                     };
                     let outcome = holder.round(now, limit, &open, vec![request]);
                     if kind == 1 {
@@ -565,6 +569,8 @@ fn request(client: &str, demand: &[(&str, u64, u64)], sent_at: Option<u64>) -> P
         grants: Vec::new(),
         leases: None,
         sent_at: sent_at.map(Timestamp::from_millis),
+        request_id: None,
+        wait_ms: None,
     }
 }
 
