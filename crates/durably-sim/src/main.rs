@@ -29,8 +29,7 @@ enum Command {
 fn main() -> io::Result<ExitCode> {
     let Command::Replay { files } = Arguments::parse().command;
     let mut out = io::stdout().lock();
-    let (mut ok, mut different, mut unreadable, mut needs_leases, mut needs_topology) =
-        (0, 0, 0, 0, 0);
+    let (mut ok, mut different, mut unreadable, mut needs) = (0, 0, 0, 0);
     for file in &files {
         let name = file.display();
         match replay_file(file) {
@@ -39,10 +38,7 @@ fn main() -> io::Result<ExitCode> {
                 writeln!(out, "ok {name}")?;
             }
             Outcome::Needs(what) => {
-                match what {
-                    "leases" => needs_leases += 1,
-                    _ => needs_topology += 1,
-                }
+                needs += 1;
                 writeln!(out, "needs {what} {name}")?;
             }
             Outcome::Different(difference) => {
@@ -59,7 +55,7 @@ fn main() -> io::Result<ExitCode> {
     writeln!(
         out,
         "{} traces: {ok} ok, {different} different, {unreadable} unreadable, \
-         {needs_leases} need leases, {needs_topology} need topology",
+         {needs} need topology",
         files.len()
     )?;
     Ok(if different + unreadable == 0 {

@@ -37,8 +37,8 @@ fn counts(name: &str) -> (usize, usize) {
 // The counts are exact, so that no trace is skipped without anybody noticing.
 
 #[test]
-fn semaphore_traces_without_leases_pass() {
-    assert_eq!(counts("semaphore"), (25, 112));
+fn semaphore_traces_pass() {
+    assert_eq!(counts("semaphore"), (137, 0));
 }
 
 #[test]

@@ -82,7 +82,6 @@ pub fn replay(text: &str) -> Outcome {
     };
     match trace.kind {
         Kind::Topology => Outcome::Needs("topology"),
-        Kind::Semaphore if trace.uses_leases() => Outcome::Needs("leases"),
         Kind::Semaphore => match compare_steps(&trace, &mut Holder::default()) {
             Ok(()) => Outcome::Ok,
             Err(difference) => Outcome::Different(difference),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use durably::error::BoxError;
 use durably::host::{Host, LocalFuture, Object};
-use durably::semaphore::{GrantRow, Semaphore};
+use durably::semaphore::{GrantRow, LeaseOptions, LeaseRow, Semaphore};
 use durably::{ConfigError, OpenError, Scheduler, SchedulerConfig, Timestamp};
 use serde_json::{Value, json};
 
@@ -23,8 +23,11 @@ use crate::{Alarms, VirtualObject, World};
 pub(super) struct Holder {
     opened: Option<Opened>,
     /// Rows of a `load` that came before the first `open`.
-    to_load: Vec<GrantRow>,
+    to_load: Option<Rows>,
 }
+
+/// The rows of a `load`.
+type Rows = (Vec<GrantRow>, Vec<LeaseRow>);
 
 struct Opened {
     world: World,
@@ -73,7 +76,7 @@ impl Subject for Holder {
         match (step.op.as_str(), &mut self.opened) {
             ("open", _) => self.open(step),
             ("load", None) => {
-                self.to_load = rows(step)?;
+                self.to_load = Some(rows(step)?);
                 Ok(Vec::new())
             }
             (_, None) => Err("nothing is open yet".into()),
@@ -113,8 +116,11 @@ impl Holder {
         let mut outputs = opened.crash();
         opened.outside.configure(step)?;
         match opened.reopen() {
-            Ok(()) if self.to_load.is_empty() => {}
-            Ok(()) => opened.load(std::mem::take(&mut self.to_load))?,
+            Ok(()) => {
+                if let Some(rows) = self.to_load.take() {
+                    opened.load(rows)?;
+                }
+            }
             Err(problem) => {
                 let Some(code) = opened.outside.refusal.take() else {
                     return Err(problem);
@@ -177,12 +183,17 @@ impl Opened {
                 });
             }
             "state" => self.start(move |holder| async move {
-                outside.put(match holder.semaphore.grants().await {
-                    Ok(grants) => {
-                        let grants: Vec<Value> = grants.iter().map(row_as_json).collect();
-                        json!({"t": "state", "grants": grants, "leases": []})
+                let semaphore = &holder.semaphore;
+                let grants = semaphore.grants().await;
+                outside.put(match (grants, semaphore.leases().await) {
+                    (Ok(grants), Ok(leases)) => {
+                        let grants: Vec<Value> = grants.iter().map(grant_as_json).collect();
+                        let leases: Vec<Value> = leases.iter().map(lease_as_json).collect();
+                        json!({"t": "state", "grants": grants, "leases": leases})
                     }
-                    Err(error) => json!({"t": "state", "error": error.code()}),
+                    (Err(error), _) | (_, Err(error)) => {
+                        json!({"t": "state", "error": error.code()})
+                    }
                 });
             }),
             "crash" => {
@@ -249,8 +260,11 @@ impl Opened {
     }
 
     /// Puts rows into storage and has a new instance find them.
-    fn load(&mut self, rows: Vec<GrantRow>) -> Result<(), String> {
-        let loaded = self.ask(|holder| async move { holder.semaphore.load_grants(rows).await })?;
+    fn load(&mut self, (grants, leases): Rows) -> Result<(), String> {
+        let loaded = self.ask(|holder| async move {
+            let semaphore = &holder.semaphore;
+            semaphore.load_rows(grants, leases).await
+        })?;
         loaded.map_err(|error| error.to_string())?;
         self.object.crash();
         self.reopen()
@@ -385,6 +399,11 @@ fn configured(
     if let Some(timeout) = duration(&step, "grantTimeoutMs")? {
         builder = builder.grant_timeout(timeout);
     }
+    if let Some(options) = step.config("leases") {
+        let options: LeaseOptions = serde_json::from_value(options.clone())
+            .map_err(|error| ConfigError::new("leases", error.to_string()))?;
+        builder = builder.leases(options);
+    }
     let (limits, ceilings, gates, events) = (
         outside.clone(),
         outside.clone(),
@@ -455,38 +474,60 @@ fn duration(step: &Step, field: &'static str) -> Result<Option<Duration>, OpenEr
 }
 
 /// The rows of a `load`.
-fn rows(step: &Step) -> Result<Vec<GrantRow>, String> {
-    let rows = match step.get("grants") {
-        None => return Ok(Vec::new()),
-        Some(Value::Array(rows)) => rows,
-        Some(_) => return Err("\"grants\" is no list".into()),
+fn rows(step: &Step) -> Result<Rows, String> {
+    let list = |name: &str| match step.get(name) {
+        None => Ok(Vec::new()),
+        Some(Value::Array(rows)) => Ok(rows.clone()),
+        Some(_) => Err(format!("{name:?} is no list")),
     };
-    rows.iter()
-        .map(|row| {
-            let text = |name: &str| {
-                let text = row.get(name).and_then(Value::as_str).map(str::to_owned);
-                text.ok_or_else(|| format!("a row has no {name:?}"))
-            };
-            let count = |name: &str| {
-                let count = row.get(name).and_then(Value::as_u64);
-                count.ok_or_else(|| format!("a row has no {name:?}"))
-            };
-            Ok(GrantRow {
-                grant_id: text("grantId")?,
-                client_id: text("clientId")?,
-                group: text("group")?,
-                permits: count("permits")?,
-                claimed: count("claimed")?,
-                released: count("released")?,
-                created_at: Timestamp::from_millis(count("createdAt")?),
-                expires_at: Timestamp::from_millis(count("expiresAt")?),
-            })
-        })
-        .collect()
+    let grants = list("grants")?;
+    let leases = list("leases")?;
+    Ok((
+        grants.iter().map(grant).collect::<Result<_, _>>()?,
+        leases.iter().map(lease).collect::<Result<_, _>>()?,
+    ))
 }
 
-fn row_as_json(row: &GrantRow) -> Value {
-    json!({
+fn text(row: &Value, name: &str) -> Result<String, String> {
+    let text = row.get(name).and_then(Value::as_str).map(str::to_owned);
+    text.ok_or_else(|| format!("a row has no {name:?}"))
+}
+
+fn count(row: &Value, name: &str) -> Result<u64, String> {
+    let count = row.get(name).and_then(Value::as_u64);
+    count.ok_or_else(|| format!("a row has no {name:?}"))
+}
+
+fn grant(row: &Value) -> Result<GrantRow, String> {
+    Ok(GrantRow {
+        grant_id: text(row, "grantId")?,
+        client_id: text(row, "clientId")?,
+        group: text(row, "group")?,
+        permits: count(row, "permits")?,
+        claimed: count(row, "claimed")?,
+        released: count(row, "released")?,
+        created_at: Timestamp::from_millis(count(row, "createdAt")?),
+        expires_at: Timestamp::from_millis(count(row, "expiresAt")?),
+        request_id: text(row, "requestId").ok(),
+    })
+}
+
+fn lease(row: &Value) -> Result<LeaseRow, String> {
+    Ok(LeaseRow {
+        lease_id: text(row, "leaseId")?,
+        client_id: text(row, "clientId")?,
+        group: text(row, "group")?,
+        permits: count(row, "permits")?,
+        released: count(row, "released")?,
+        created_at: Timestamp::from_millis(count(row, "createdAt")?),
+        expires_at: Timestamp::from_millis(count(row, "expiresAt")?),
+        retired: row["retired"] == true,
+        request_id: text(row, "requestId").ok(),
+    })
+}
+
+fn grant_as_json(row: &GrantRow) -> Value {
+    let mut json = json!({
         "grantId": row.grant_id,
         "clientId": row.client_id,
         "group": row.group,
@@ -495,5 +536,28 @@ fn row_as_json(row: &GrantRow) -> Value {
         "released": row.released,
         "createdAt": row.created_at,
         "expiresAt": row.expires_at,
-    })
+    });
+    name_request(&mut json, &row.request_id);
+    json
+}
+
+fn lease_as_json(row: &LeaseRow) -> Value {
+    let mut json = json!({
+        "leaseId": row.lease_id,
+        "clientId": row.client_id,
+        "group": row.group,
+        "permits": row.permits,
+        "released": row.released,
+        "createdAt": row.created_at,
+        "expiresAt": row.expires_at,
+        "retired": row.retired,
+    });
+    name_request(&mut json, &row.request_id);
+    json
+}
+
+fn name_request(json: &mut Value, request_id: &Option<String>) {
+    if let Some(request_id) = request_id {
+        json["requestId"] = request_id.as_str().into();
+    }
 }

@@ -96,27 +96,6 @@ impl Trace {
         }
         Ok(Trace { kind, steps })
     }
-
-    /// Whether it configures leases or expects any.
-    pub(super) fn uses_leases(&self) -> bool {
-        self.steps.iter().any(|step| {
-            let configured = step.op == "open" && step.config("leases").is_some();
-            let loaded = step.op == "load" && has_entries(step.get("leases"));
-            let outputs = step.expected("out").and_then(Value::as_array);
-            let expected = outputs.into_iter().flatten().any(|output| {
-                let event = output["event"]["type"].as_str().unwrap_or_default();
-                has_entries(output.get("leases"))
-                    || has_entries(output["value"].get("leases"))
-                    || event.starts_with("lease_")
-            });
-            configured || loaded || expected
-        })
-    }
-}
-
-fn has_entries(list: Option<&Value>) -> bool {
-    let list = list.and_then(Value::as_array);
-    list.is_some_and(|list| !list.is_empty())
 }
 
 impl Step {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::event::SemaphoreEvent;
 use super::holder::{Inner, Semaphore};
+use super::leases::LeaseOptions;
 use super::limits::{CanGrantCallback, GroupLimitCallback, Limit, Limits};
 use crate::error::{BoxError, ConfigError, OpenError};
 use crate::lifecycle::Hook;
@@ -19,6 +20,7 @@ pub(super) struct Settings {
     pub(super) grant_timeout: Duration,
     pub(super) max_waiting: u64,
     pub(super) max_waiting_entries: u64,
+    pub(super) max_wait: Duration,
 }
 
 /// Configures a [`Semaphore`]. Only a limit must be given.
@@ -32,6 +34,7 @@ pub struct SemaphoreBuilder {
     group_limit: Option<GroupLimitCallback>,
     can_grant: Option<CanGrantCallback>,
     answer_timeout: Duration,
+    leases: Option<LeaseOptions>,
     settings: Settings,
     hook: Option<Hook<SemaphoreEvent>>,
 }
@@ -44,12 +47,14 @@ impl SemaphoreBuilder {
             group_limit: None,
             can_grant: None,
             answer_timeout: Duration::from_secs(30),
+            leases: None,
             settings: Settings {
                 round_wait: Duration::from_secs(1),
                 round_period: Duration::from_secs(2),
                 grant_timeout: Duration::from_secs(10),
                 max_waiting: 10_000,
                 max_waiting_entries: 100_000,
+                max_wait: Duration::from_secs(60),
             },
             hook: None,
         }
@@ -133,6 +138,20 @@ impl SemaphoreBuilder {
         self
     }
 
+    /// Gives leases to clients that can use them; without this none are given, and those that are
+    /// stored from before are retired. [`Semaphore::set_leases`] changes it later.
+    pub fn leases(mut self, options: LeaseOptions) -> Self {
+        self.leases = Some(options);
+        self
+    }
+
+    /// How long a request may wait for capacity, whatever it asks for with `waitMs`; 1 min by
+    /// default.
+    pub fn max_wait(mut self, wait: Duration) -> Self {
+        self.settings.max_wait = wait;
+        self
+    }
+
     /// How many requests may wait for a round; one more is refused as
     /// [`SemaphoreError::Overloaded`](super::SemaphoreError::Overloaded). 10,000 by default.
     pub fn max_waiting(mut self, requests: u64) -> Self {
@@ -165,6 +184,10 @@ impl SemaphoreBuilder {
         check_duration("round_period", settings.round_period)?;
         check_duration("grant_timeout", settings.grant_timeout)?;
         check_duration("answer_timeout", self.answer_timeout)?;
+        check_duration("max_wait", settings.max_wait)?;
+        if let Some(leases) = &self.leases {
+            leases.check()?;
+        }
         check_count("max_waiting", settings.max_waiting)?;
         check_count("max_waiting_entries", settings.max_waiting_entries)?;
         let limits = Limits {
@@ -176,7 +199,7 @@ impl SemaphoreBuilder {
             timeout: self.answer_timeout,
         };
         limits.check()?;
-        let inner = Inner::new(self.scheduler, settings, limits, self.hook);
+        let inner = Inner::new(self.scheduler, settings, limits, self.leases, self.hook);
         inner.attach()?;
         Ok(Semaphore::new(inner))
     }

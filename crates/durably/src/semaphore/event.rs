@@ -81,6 +81,33 @@ pub enum SemaphoreEvent {
         /// Permits taken back.
         permits: u64,
     },
+    /// A client was given a lease.
+    LeaseGranted {
+        /// The time of the round.
+        timestamp: Timestamp,
+        /// The lease.
+        lease_id: String,
+        /// Whose it is.
+        client_id: String,
+        /// Its group.
+        group: String,
+        /// Its permits.
+        permits: u64,
+    },
+    /// A round retired a lease: nothing is drawn from it any more. Its permits stay counted until
+    /// its client has told what it drew and given that back.
+    LeaseRetired {
+        /// The time of the round.
+        timestamp: Timestamp,
+        /// The lease.
+        lease_id: String,
+        /// Whose it is.
+        client_id: String,
+        /// Its group.
+        group: String,
+        /// Permits that its client reported as undrawn in this round; none if it did not report.
+        permits: u64,
+    },
 }
 
 impl SemaphoreEvent {
@@ -90,6 +117,8 @@ impl SemaphoreEvent {
             SemaphoreEvent::Round { .. } => "round",
             SemaphoreEvent::Blocked { .. } => "blocked",
             SemaphoreEvent::GrantReclaimed { .. } => "grant_reclaimed",
+            SemaphoreEvent::LeaseGranted { .. } => "lease_granted",
+            SemaphoreEvent::LeaseRetired { .. } => "lease_retired",
         }
     }
 
@@ -107,6 +136,7 @@ impl SemaphoreEvent {
                 granted,
                 limit = usage.limit,
                 outstanding = usage.granted,
+                leased = usage.leased,
                 available = usage.available,
                 "durability.semaphore.round"
             ),
@@ -135,6 +165,34 @@ impl SemaphoreEvent {
                 group,
                 permits,
                 "durability.semaphore.grant_reclaimed"
+            ),
+            SemaphoreEvent::LeaseGranted {
+                lease_id,
+                client_id,
+                group,
+                permits,
+                ..
+            } => tracing::debug!(
+                target: TARGET,
+                lease_id,
+                client_id,
+                group,
+                permits,
+                "durability.semaphore.lease_granted"
+            ),
+            SemaphoreEvent::LeaseRetired {
+                lease_id,
+                client_id,
+                group,
+                permits,
+                ..
+            } => tracing::debug!(
+                target: TARGET,
+                lease_id,
+                client_id,
+                group,
+                permits,
+                "durability.semaphore.lease_retired"
             ),
         }
     }
@@ -177,6 +235,26 @@ impl Serialize for SemaphoreEvent {
             } => {
                 map.serialize_entry("timestamp", timestamp)?;
                 map.serialize_entry("grantId", grant_id)?;
+                map.serialize_entry("clientId", client_id)?;
+                map.serialize_entry("group", group)?;
+                map.serialize_entry("permits", permits)?;
+            }
+            SemaphoreEvent::LeaseGranted {
+                timestamp,
+                lease_id,
+                client_id,
+                group,
+                permits,
+            }
+            | SemaphoreEvent::LeaseRetired {
+                timestamp,
+                lease_id,
+                client_id,
+                group,
+                permits,
+            } => {
+                map.serialize_entry("timestamp", timestamp)?;
+                map.serialize_entry("leaseId", lease_id)?;
                 map.serialize_entry("clientId", client_id)?;
                 map.serialize_entry("group", group)?;
                 map.serialize_entry("permits", permits)?;

@@ -5,23 +5,24 @@
 //! ([`limits`](super::limits)), what the rows look like ([`store`](super::store)).
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 
 use futures::channel::oneshot;
 use tracing::Instrument;
 
+use super::book::Book;
 use super::builder::{SemaphoreBuilder, Settings};
 use super::error::SemaphoreError;
-use super::event::{GroupUsage, SemaphoreEvent, TARGET, Usage};
+use super::event::{SemaphoreEvent, TARGET, Usage};
+use super::leases::{LeaseOptions, Leasing};
 use super::ledger::{Delta, Ledger};
 use super::limits::Limits;
-use super::protocol::{GrantReport, Message, PermitSync, Reply, SyncReply};
-use super::round::Book;
+use super::protocol::{GrantReport, LeaseReport, Message, PermitSync, Reply, SyncReply};
+use super::round::usage;
 use super::rounds::Rounds;
-use super::store::{self, Changes, GrantRow};
-use crate::error::{BoxError, OpenError, StorageError};
+use super::store::{self, Changes, GrantRow, LeaseRow};
+use crate::error::{BoxError, ConfigError, OpenError, StorageError};
 use crate::host::{LocalFuture, Sql, Transaction};
 use crate::lifecycle::{Hook, emit};
 use crate::migrations::Migration;
@@ -31,7 +32,7 @@ use crate::time::Timestamp;
 /// The holder's schema, for [`migrate`](crate::migrations::migrate).
 pub const MIGRATIONS: &[Migration] = store::MIGRATIONS;
 
-/// Below this many grants a debug build compares the sums with the rows after every change.
+/// Below this many rows a debug build compares the sums with the rows after every change.
 #[cfg(debug_assertions)]
 const ALWAYS_COMPARED: u64 = 200;
 
@@ -61,6 +62,7 @@ pub(super) struct Inner {
     pub(super) settings: Settings,
     pub(super) limits: Limits,
     hook: Option<Hook<SemaphoreEvent>>,
+    leases: RefCell<Option<LeaseOptions>>,
     pub(super) ledger: RefCell<Ledger>,
     pub(super) rounds: Rounds,
 }
@@ -146,21 +148,39 @@ impl Semaphore {
         let now = inner.scheduler.now();
         let limit = inner.limits.limit(&**inner.scheduler.host()).await?;
         let reader = inner.clone();
-        let (outstanding, mut groups) = inner
+        let (sums, leasing) = inner
             .scheduler
-            .transaction(move |transaction| reader.outstanding_at(transaction.sql(), now))
+            .transaction(move |transaction| {
+                let sums = reader.sums_at(transaction.sql(), now)?;
+                Ok::<_, StorageError>((sums, reader.leasing()))
+            })
             .await?;
-        let policies = inner.policies(groups.keys().cloned()).await;
-        for (group, usage) in &mut groups {
-            usage.limit = policies.get(group).and_then(|policy| policy.ceiling());
+        let granted = sums.groups().filter(|(_, sum)| sum.grants > 0);
+        let groups: Vec<String> = granted.map(|(group, _)| group.to_owned()).collect();
+        let policies = inner.policies(groups).await;
+        Ok(usage(limit, &leasing, 0, &policies, &sums))
+    }
+
+    /// Changes how leases are given, from the next round on; `None` gives none any more, and has the
+    /// next round retire those that are stored. It is not stored: whoever changes it says it again
+    /// when the object opens.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] naming the field that is out of range; nothing has changed then.
+    pub fn set_leases(&self, options: Option<LeaseOptions>) -> Result<(), ConfigError> {
+        if let Some(options) = &options {
+            options.check()?;
         }
-        Ok(Usage {
-            limit,
-            granted: outstanding,
-            leased: 0,
-            available: limit.saturating_sub(outstanding),
-            groups,
-        })
+        *self.0.leases.borrow_mut() = options;
+        self.limits_changed();
+        Ok(())
+    }
+
+    /// Says that limits, ceilings or gates may be other than they were, so that a round is held for
+    /// requests that wait for capacity. Without it they are noticed in the next round.
+    pub fn limits_changed(&self) {
+        self.0.clone().capacity_came();
     }
 
     /// All stored grants, by creation time, then insertion.
@@ -170,20 +190,36 @@ impl Semaphore {
     /// What storage answers.
     #[cfg(feature = "testing")]
     pub async fn grants(&self) -> Result<Vec<GrantRow>, SemaphoreError> {
-        let read = |transaction: &dyn Transaction| Ok(store::all(transaction.sql())?);
+        let read = |transaction: &dyn Transaction| Ok(store::all_grants(transaction.sql())?);
         self.0.scheduler.transaction(read).await
     }
 
-    /// Stores grants as they are, in the order given, for traces that begin with rows. The sums of
+    /// All stored leases, by creation time, then insertion.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers.
+    #[cfg(feature = "testing")]
+    pub async fn leases(&self) -> Result<Vec<LeaseRow>, SemaphoreError> {
+        let read = |transaction: &dyn Transaction| Ok(store::all_leases(transaction.sql())?);
+        self.0.scheduler.transaction(read).await
+    }
+
+    /// Stores rows as they are, in the order given, for traces that begin with rows. The sums of
     /// this instance do not follow: the object must be opened anew.
     ///
     /// # Errors
     ///
     /// What storage answers.
     #[cfg(feature = "testing")]
-    pub async fn load_grants(&self, rows: Vec<GrantRow>) -> Result<(), SemaphoreError> {
+    pub async fn load_rows(
+        &self,
+        grants: Vec<GrantRow>,
+        leases: Vec<LeaseRow>,
+    ) -> Result<(), SemaphoreError> {
         let changes = Changes {
-            inserted: rows,
+            grants_inserted: grants,
+            leases_inserted: leases,
             ..Changes::default()
         };
         let write =
@@ -220,6 +256,7 @@ impl Inner {
         scheduler: Scheduler,
         settings: Settings,
         limits: Limits,
+        leases: Option<LeaseOptions>,
         hook: Option<Hook<SemaphoreEvent>>,
     ) -> Rc<Inner> {
         Rc::new(Inner {
@@ -227,6 +264,7 @@ impl Inner {
             settings,
             limits,
             hook,
+            leases: RefCell::new(leases),
             ledger: RefCell::default(),
             rounds: Rounds::default(),
         })
@@ -245,28 +283,47 @@ impl Inner {
         let PermitSync {
             client_id,
             grants,
+            leases,
             sent_at,
-            ..
         } = sync;
         let inner = self.clone();
         let applied = self.scheduler.transaction(move |transaction| {
-            let mut book = Book::new(named(transaction.sql(), &grants)?);
+            let sql = transaction.sql();
+            let leasing = inner.leasing();
+            let leases = leases.filter(|_| leasing.is_active());
+            let mut book = Book::new(
+                named(sql, &grants)?,
+                named_leases(sql, leases.as_deref().unwrap_or_default())?,
+            );
             let results: Vec<_> = grants
                 .iter()
                 .map(|report| book.report(&client_id, report, now))
                 .collect();
+            let echoes = leases.map(|leases| {
+                let echoes = leases.iter().map(|report| {
+                    let echo = book.report_lease(&client_id, report, &leasing, now);
+                    echo.lease
+                });
+                echoes.collect::<Vec<_>>()
+            });
             let (changes, delta) = book.close();
             inner.apply(transaction, &changes, delta)?;
-            Ok::<_, StorageError>(results)
+            Ok::<_, StorageError>((results, echoes))
         });
         async move {
+            let (grant_results, leases) = applied.await?;
             Ok(SyncReply {
-                grant_results: applied.await?,
-                leases: None,
-                contended: false,
+                grant_results,
+                contended: leases.is_some() && self.rounds.contended.get(),
+                leases,
                 now: sent_at.map(|_| scheduler.now()),
             })
         }
+    }
+
+    /// What there is to do with leases at this moment.
+    pub(super) fn leasing(&self) -> Leasing {
+        Leasing::new(self.leases.borrow().clone(), self.ledger.borrow().leases())
     }
 
     /// Writes what was decided; the sums follow once it can no longer be undone alone.
@@ -281,7 +338,12 @@ impl Inner {
         self.compare(transaction.sql(), &delta)?;
         if !delta.is_empty() {
             let inner = self.clone();
-            transaction.on_release(Box::new(move || inner.ledger.borrow_mut().apply(&delta)));
+            transaction.on_release(Box::new(move || {
+                inner.ledger.borrow_mut().apply(&delta);
+                if delta.frees() {
+                    inner.capacity_came();
+                }
+            }));
         }
         Ok(())
     }
@@ -289,7 +351,7 @@ impl Inner {
     #[cfg(debug_assertions)]
     fn compare(&self, sql: &dyn Sql, delta: &Delta) -> Result<(), StorageError> {
         let ledger = self.ledger.borrow();
-        if ledger.grants() <= ALWAYS_COMPARED {
+        if ledger.grants() + ledger.leases() <= ALWAYS_COMPARED {
             let mut after = ledger.clone();
             after.apply(delta);
             assert_eq!(
@@ -301,38 +363,20 @@ impl Inner {
         Ok(())
     }
 
-    /// What counts as outstanding at `now`, in all and by group with a stored grant.
-    fn outstanding_at(
-        &self,
-        sql: &dyn Sql,
-        now: Timestamp,
-    ) -> Result<(u64, BTreeMap<String, GroupUsage>), StorageError> {
-        let ledger = self.ledger.borrow();
-        let mut outstanding = ledger.outstanding();
-        let mut groups: BTreeMap<String, GroupUsage> = ledger
-            .groups()
-            .map(|(group, sum)| {
-                let usage = GroupUsage {
-                    granted: sum.outstanding,
-                    limit: None,
-                };
-                (group.to_owned(), usage)
-            })
-            .collect();
+    /// The sums as they are once all that is due at `now` has been taken back.
+    fn sums_at(&self, sql: &dyn Sql, now: Timestamp) -> Result<Ledger, StorageError> {
+        let mut sums = self.ledger.borrow().clone();
         for (group, unclaimed) in store::due_by_group(sql, now)? {
-            outstanding = outstanding.saturating_sub(unclaimed);
-            if let Some(usage) = groups.get_mut(&group) {
-                usage.granted = usage.granted.saturating_sub(unclaimed);
-            }
+            sums.take_back(&group, unclaimed);
         }
-        Ok((outstanding, groups))
+        Ok(sums)
     }
 
     /// Takes back what was not claimed in time.
     async fn clean_up(self: Rc<Self>, now: Timestamp) -> Result<(), StorageError> {
         let inner = self.clone();
         let cleaned = self.scheduler.transaction(move |transaction| {
-            let mut book = Book::new(store::due(transaction.sql(), now)?);
+            let mut book = Book::new(store::due(transaction.sql(), now)?, []);
             let events = book.clean_up(now);
             let (changes, delta) = book.close();
             inner.apply(transaction, &changes, delta)?;
@@ -360,6 +404,18 @@ pub(super) fn named(sql: &dyn Sql, reports: &[GrantReport]) -> Result<Vec<GrantR
     let mut rows = Vec::with_capacity(reports.len());
     for report in reports {
         rows.extend(store::grant(sql, &report.grant_id)?);
+    }
+    Ok(rows)
+}
+
+/// The stored leases that `reports` name.
+pub(super) fn named_leases(
+    sql: &dyn Sql,
+    reports: &[LeaseReport],
+) -> Result<Vec<LeaseRow>, StorageError> {
+    let mut rows = Vec::with_capacity(reports.len());
+    for report in reports {
+        rows.extend(store::lease(sql, &report.lease_id)?);
     }
     Ok(rows)
 }

@@ -1,11 +1,13 @@
 //! A concurrency budget shared by many objects: the holder, what is said between it and its
 //! clients, and the client half.
 
+pub mod book;
 mod builder;
 pub mod client;
 mod error;
 mod event;
 mod holder;
+pub mod leases;
 pub mod ledger;
 mod limits;
 pub mod protocol;
@@ -18,4 +20,5 @@ pub use builder::SemaphoreBuilder;
 pub use error::SemaphoreError;
 pub use event::{GroupUsage, SemaphoreEvent, Usage};
 pub use holder::{MIGRATIONS, Semaphore};
-pub use store::{Changes, GrantRow};
+pub use leases::{Amount, LeaseOptions, LimitedGroups, Provisioning, Ratio};
+pub use store::{Changes, GrantRow, LeaseRow};

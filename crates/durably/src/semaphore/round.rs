@@ -1,24 +1,26 @@
-//! What a round, a sync and a cleanup decide: which reports count, what is taken back, who gets
-//! permits and why others wait.
+//! What a round decides: who gets permits and why others wait.
 //!
 //! Pure: plain functions over rows, sums and a time, with ordered maps, so that traces, property
-//! tests and a model checker drive exactly what runs. Not decided here: when a round takes place
-//! and what the limits are (`holder`), and how rows are stored
-//! (`store`).
+//! tests and a model checker drive exactly what runs. Reports are taken by the [`Book`], leases
+//! given and retired by [`leases`](super::leases). Not decided here: when a round takes place and
+//! what the limits are (`holder`), and how rows are stored (`store`).
 //!
-//! A round sees only the rows that its reports name and those that are due for cleanup; all else
-//! it knows from the [`Ledger`].
+//! A round sees only the rows that it may change: those that its reports name, grants that are due
+//! for cleanup, leases that have expired or whose group may have none any more, and what repeated
+//! requests were given before. All else it knows from the [`Ledger`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::book::Book;
 use super::event::{GroupUsage, SemaphoreEvent, Usage};
+use super::leases::{Leasing, Pass, Passed};
 use super::ledger::{Delta, Ledger};
 use super::protocol::{
-    Blocked, BlockedReason, Demand, Grant, GrantReply, GrantReport, GrantResult, GrantStatus,
-    PermitRequest,
+    Blocked, BlockedReason, Demand, Grant, GrantReply, LeaseGrant, PermitRequest,
 };
-use super::store::{Changes, GrantRow};
+use super::store::{Changes, GrantRow, LeaseRow};
 use crate::time::{MAX_SAFE_INTEGER, Timestamp};
 
 /// What a group may receive in a round.
@@ -50,12 +52,22 @@ pub struct RoundInput {
     pub now: Timestamp,
     /// Permits that may be out at once.
     pub limit: u64,
-    /// The policies of all groups that are demanded.
+    /// The policies of all groups that are demanded and, while leases are given, of all that have a
+    /// lease.
     pub policies: BTreeMap<String, Policy>,
+    /// What there is to do with leases.
+    pub leasing: Leasing,
     /// In order of arrival, each as [`accept`] leaves it.
-    pub requests: Vec<PermitRequest>,
-    /// The stored grants that the requests name and all that are due at `now`.
-    pub rows: Vec<GrantRow>,
+    pub requests: Vec<Arc<PermitRequest>>,
+    /// How many of the requests, the first ones, were in a round before: their reports are taken
+    /// and their waiting is told already.
+    pub parked: usize,
+    /// The stored grants that the requests name or were given before, and all that are due at
+    /// `now`.
+    pub grants: Vec<GrantRow>,
+    /// The stored leases that the requests name, all of clients whose requests name themselves, and
+    /// those that are not retired but expired at `now` or of a group that may have none.
+    pub leases: Vec<LeaseRow>,
     /// How long the new grants may be claimed.
     pub grant_timeout: Duration,
     /// How long after `now` clients may ask again.
@@ -73,8 +85,13 @@ pub struct RoundOutcome {
     pub delta: Delta,
     /// The answers, one for each request in their order; `now` is left to whoever sends them.
     pub replies: Vec<GrantReply>,
-    /// Permits taken back, in order.
-    pub reclaimed: Vec<SemaphoreEvent>,
+    /// By request, whether its client has to hear the answer: it was given or lost something, or
+    /// waits for what became of a report.
+    pub matters: Vec<bool>,
+    /// Whether clients should give back what they do not need.
+    pub contended: bool,
+    /// Grants taken back and leases retired and given, in order.
+    pub events: Vec<SemaphoreEvent>,
     /// Permits asked for, cut to 2^53 - 1.
     pub requested: u64,
     /// Permits handed out.
@@ -89,7 +106,7 @@ impl RoundOutcome {
     /// The events of the round in the order in which they are told; `ended_at` dates those that
     /// speak of the round as a whole.
     pub fn events(self, ended_at: Timestamp) -> Vec<SemaphoreEvent> {
-        let mut events = self.reclaimed;
+        let mut events = self.events;
         if let Some(usage) = self.usage {
             events.push(SemaphoreEvent::Round {
                 timestamp: ended_at,
@@ -141,114 +158,7 @@ pub fn accept(request: &mut PermitRequest, now: Timestamp) {
     request.demand = merged;
 }
 
-/// The rows of a decision, as they were and as they become.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Book {
-    before: BTreeMap<String, GrantRow>,
-    after: BTreeMap<String, GrantRow>,
-}
-
-impl Book {
-    /// Opens the book on stored rows; one that is given twice counts once.
-    pub fn new(rows: impl IntoIterator<Item = GrantRow>) -> Book {
-        let before: BTreeMap<_, _> = rows
-            .into_iter()
-            .map(|row| (row.grant_id.clone(), row))
-            .collect();
-        Book {
-            after: before.clone(),
-            before,
-        }
-    }
-
-    /// Applies one report. Marks only rise and stay within the grant, so reports that are lost,
-    /// repeated or late never free a permit twice.
-    pub fn report(&mut self, client_id: &str, report: &GrantReport, now: Timestamp) -> GrantResult {
-        let known = self.after.get_mut(&report.grant_id);
-        let Some(row) = known.filter(|row| row.client_id == client_id) else {
-            return GrantResult {
-                grant_id: report.grant_id.clone(),
-                claimed: 0,
-                status: GrantStatus::NotFound,
-            };
-        };
-        let late = now >= row.expires_at;
-        if late {
-            row.permits = row.claimed;
-        }
-        row.claimed = row.claimed.max(report.claimed.min(row.permits));
-        row.released = row.released.max(report.released.min(row.claimed));
-        let claimed = row.claimed;
-        if row.released >= row.permits {
-            self.after.remove(&report.grant_id);
-        }
-        GrantResult {
-            grant_id: report.grant_id.clone(),
-            claimed,
-            status: if late && report.claimed > claimed {
-                GrantStatus::Expired
-            } else {
-                GrantStatus::Ok
-            },
-        }
-    }
-
-    /// Takes back what was not claimed in time, by creation time, then insertion.
-    pub fn clean_up(&mut self, now: Timestamp) -> Vec<SemaphoreEvent> {
-        let mut due: Vec<(Timestamp, String)> = self
-            .after
-            .values()
-            .filter(|row| row.is_due(now))
-            .map(|row| (row.created_at, row.grant_id.clone()))
-            .collect();
-        due.sort_unstable();
-        let mut events = Vec::with_capacity(due.len());
-        for (_, grant_id) in due {
-            let Some(row) = self.after.get_mut(&grant_id) else {
-                continue;
-            };
-            events.push(SemaphoreEvent::GrantReclaimed {
-                timestamp: now,
-                grant_id: row.grant_id.clone(),
-                client_id: row.client_id.clone(),
-                group: row.group.clone(),
-                permits: row.permits - row.claimed,
-            });
-            row.permits = row.claimed;
-            if row.released >= row.permits {
-                self.after.remove(&grant_id);
-            }
-        }
-        events
-    }
-
-    /// Closes the book: what differs is to be written.
-    pub fn close(mut self) -> (Changes, Delta) {
-        let mut changes = Changes::default();
-        let mut delta = Delta::default();
-        for (grant_id, before) in self.before {
-            match self.after.remove(&grant_id) {
-                Some(after) if after == before => {}
-                Some(after) => {
-                    delta.remove(&before);
-                    delta.add(&after);
-                    if (after.permits, after.claimed) == (before.permits, before.claimed) {
-                        changes.released.push(after);
-                    } else {
-                        changes.updated.push(after);
-                    }
-                }
-                None => {
-                    delta.remove(&before);
-                    changes.removed.push(grant_id);
-                }
-            }
-        }
-        (changes, delta)
-    }
-}
-
-/// Holds a round, as if at one instant. `next_id` names the new grants and must rise.
+/// Holds a round, as if at one instant. `next_id` names the new grants and leases and must rise.
 pub fn decide(
     input: RoundInput,
     ledger: &Ledger,
@@ -258,49 +168,306 @@ pub fn decide(
         now,
         limit,
         policies,
+        leasing,
         requests,
-        rows,
+        parked,
+        grants,
+        leases,
         grant_timeout,
         round_period,
         with_usage,
     } = input;
 
-    let mut book = Book::new(rows);
-    let mut replies: Vec<GrantReply> = requests
-        .iter()
-        .map(|request| GrantReply {
+    let mut book = Book::new(grants, leases);
+    let mut charge = 0;
+    let mut matters: Vec<bool> = Vec::with_capacity(requests.len());
+    let mut replies: Vec<GrantReply> = Vec::with_capacity(requests.len());
+    for (place, request) in requests.iter().enumerate() {
+        let client = request.client_id.as_str();
+        let is_parked = place < parked;
+        let reports = request.grants.iter().filter(|_| !is_parked);
+        let grant_results: Vec<_> = reports
+            .map(|report| book.report(client, report, now))
+            .collect();
+        let mut echoes = Echoes::default();
+        if leasing.is_active() && !is_parked {
+            for report in request.leases.iter().flatten() {
+                let echo = book.report_lease(client, report, &leasing, now);
+                charge = added(charge, echo.charge);
+                echoes.put(echo.lease);
+            }
+        }
+        let stopped = echoes.list.iter().any(|lease| lease.expires_at <= now);
+        matters.push(stopped || !grant_results.is_empty());
+        replies.push(GrantReply {
             grants: Vec::new(),
             blocked: Vec::new(),
-            grant_results: request
-                .grants
-                .iter()
-                .map(|report| book.report(&request.client_id, report, now))
-                .collect(),
+            grant_results,
             next_request_at: now + round_period,
-            leases: request.leases.as_ref().map(|_| Vec::new()),
+            leases: request.leases.as_ref().map(|_| echoes.list),
             contended: false,
             now: None,
-        })
-        .collect();
-    let reclaimed = book.clean_up(now);
-    let (mut changes, mut delta) = book.close();
+        });
+    }
+    let mut events = book.clean_up(now);
+    let repeated = carry(&requests, &book, &mut replies);
 
-    let mut room = limit.saturating_sub(delta.outstanding_after(ledger));
-    let mut group_rooms: BTreeMap<&str, u64> = policies
+    let served = serve(
+        &Serving {
+            now,
+            grant_timeout,
+            requests: &requests,
+            parked,
+            policies: &policies,
+            repeated: &repeated,
+            ledger,
+            room: leasing.room(
+                limit,
+                book.delta().outstanding_after(ledger),
+                book.delta().footprint_after(ledger),
+                charge,
+            ),
+        },
+        &mut book,
+        &mut replies,
+        next_id,
+    );
+    let held_back = replies
+        .iter()
+        .flat_map(|reply| &reply.blocked)
+        .any(|blocked| blocked.reason == BlockedReason::Limit);
+    let passed = Pass {
+        now,
+        limit,
+        leasing: &leasing,
+        policies: &policies,
+        requests: &requests,
+        repeated: &repeated,
+        charge,
+        held_back,
+        ledger,
+    }
+    .run(&mut book, next_id);
+    let told = Told::new(&passed, &book);
+    for (place, (request, reply)) in requests.iter().zip(&mut replies).enumerate() {
+        let heard = told.tell(request, reply, now);
+        matters[place] |= heard || repeated[place] || !reply.grants.is_empty();
+        reply.contended = passed.contended && request.leases.is_some();
+    }
+    let contended = passed.contended;
+    events.extend(passed.events);
+    let (changes, delta) = book.close();
+
+    RoundOutcome {
+        usage: with_usage.then(|| {
+            let mut after = ledger.clone();
+            after.apply(&delta);
+            usage(limit, &leasing, charge, &policies, &after)
+        }),
+        blocked: merged_blocked(&replies[parked..], &served.left_waiting[parked..]),
+        changes,
+        delta,
+        replies,
+        matters,
+        contended,
+        events,
+        requested: served.requested,
+        granted: served.granted,
+    }
+}
+
+/// What a parked request is told in the end: what its first round answered, and what has come since.
+pub(super) fn merged(before: GrantReply, after: GrantReply) -> GrantReply {
+    let leases = before.leases.map(|list| {
+        let mut echoes = Echoes::of(list);
+        for lease in after.leases.into_iter().flatten() {
+            echoes.put(lease);
+        }
+        echoes.list
+    });
+    GrantReply {
+        grant_results: before.grant_results,
+        leases,
+        ..after
+    }
+}
+
+/// The lease entries of a reply: one for each lease, a later one in the place of an earlier.
+#[derive(Default)]
+struct Echoes {
+    list: Vec<LeaseGrant>,
+    places: BTreeMap<String, usize>,
+}
+
+impl Echoes {
+    fn of(list: Vec<LeaseGrant>) -> Echoes {
+        let places = list.iter().enumerate();
+        Echoes {
+            places: places
+                .map(|(place, lease)| (lease.lease_id.clone(), place))
+                .collect(),
+            list,
+        }
+    }
+
+    fn put(&mut self, lease: LeaseGrant) {
+        match self.places.get(&lease.lease_id) {
+            Some(&place) => self.list[place] = lease,
+            None => {
+                self.places.insert(lease.lease_id.clone(), self.list.len());
+                self.list.push(lease);
+            }
+        }
+    }
+}
+
+/// Puts what repeated requests were given before into their replies, and says which those are: a
+/// request is repeated as long as something lives that was made for it.
+fn carry(requests: &[Arc<PermitRequest>], book: &Book, replies: &mut [GrantReply]) -> Vec<bool> {
+    let mut repeated = vec![false; requests.len()];
+    if requests.iter().all(|request| request.request_id.is_none()) {
+        return repeated;
+    }
+    let mut grants: BTreeMap<(&str, &str), Vec<Grant>> = BTreeMap::new();
+    for row in book.grants() {
+        if let Some(request_id) = &row.request_id {
+            let made = grants.entry((&row.client_id, request_id)).or_default();
+            made.push(Grant {
+                grant_id: row.grant_id.clone(),
+                group: row.group.clone(),
+                permits: row.permits,
+            });
+        }
+    }
+    let leased: BTreeSet<(&str, &str)> = book
+        .leases()
+        .filter_map(|row| Some((row.client_id.as_str(), row.request_id.as_deref()?)))
+        .collect();
+    for (place, request) in requests.iter().enumerate() {
+        let Some(request_id) = &request.request_id else {
+            continue;
+        };
+        let name = (request.client_id.as_str(), request_id.as_str());
+        replies[place].grants = grants.get(&name).cloned().unwrap_or_default();
+        repeated[place] = !replies[place].grants.is_empty() || leased.contains(&name);
+    }
+    repeated
+}
+
+/// What there is to tell about leases, by client.
+struct Told<'a> {
+    passed: BTreeMap<&'a str, Vec<&'a LeaseGrant>>,
+    stored: BTreeMap<&'a str, Vec<&'a LeaseRow>>,
+}
+
+impl<'a> Told<'a> {
+    fn new(passed: &'a Passed, book: &'a Book) -> Told<'a> {
+        let mut told = Told {
+            passed: BTreeMap::new(),
+            stored: BTreeMap::new(),
+        };
+        for (client, lease) in &passed.told {
+            told.passed.entry(client).or_default().push(lease);
+        }
+        for row in book.leases() {
+            told.stored.entry(&row.client_id).or_default().push(row);
+        }
+        told
+    }
+
+    /// Tells a client what the pass over leases did for it and, if its request names itself, every
+    /// lease that the request does not report: as it is if it was made for this request, as stopped
+    /// otherwise, so that a lease whose reply was lost is given back. `true` if anything was told.
+    fn tell(&self, request: &PermitRequest, reply: &mut GrantReply, now: Timestamp) -> bool {
+        let Some(list) = reply.leases.take() else {
+            return false;
+        };
+        let client = request.client_id.as_str();
+        let mut echoes = Echoes::of(list);
+        let passed = self.passed.get(client).into_iter().flatten();
+        let mut told = false;
+        for lease in passed {
+            echoes.put((*lease).clone());
+            told = true;
+        }
+        if let Some(request_id) = &request.request_id {
+            // A parked request has been answered about these before.
+            let reports = request.leases.iter().flatten();
+            let reported: BTreeSet<&str> = reports.map(|report| &*report.lease_id).collect();
+            let stored = self.stored.get(client).into_iter().flatten();
+            for row in stored {
+                if echoes.places.contains_key(&row.lease_id)
+                    || reported.contains(row.lease_id.as_str())
+                {
+                    continue;
+                }
+                let mut lease = row.told(now);
+                if row.request_id.as_ref() != Some(request_id) {
+                    lease.expires_at = now;
+                }
+                echoes.put(lease);
+                told = true;
+            }
+        }
+        reply.leases = Some(echoes.list);
+        told
+    }
+}
+
+/// What demand is served from.
+struct Serving<'a> {
+    now: Timestamp,
+    grant_timeout: Duration,
+    requests: &'a [Arc<PermitRequest>],
+    parked: usize,
+    policies: &'a BTreeMap<String, Policy>,
+    repeated: &'a [bool],
+    ledger: &'a Ledger,
+    /// What may be given in all.
+    room: u64,
+}
+
+struct Served {
+    requested: u64,
+    granted: u64,
+    /// By request, for each entry of `blocked` in its reply, how much was left.
+    left_waiting: Vec<Vec<u64>>,
+}
+
+/// Serves the oldest demand first.
+fn serve(
+    serving: &Serving<'_>,
+    book: &mut Book,
+    replies: &mut [GrantReply],
+    next_id: &mut dyn FnMut() -> String,
+) -> Served {
+    let requests = serving.requests;
+    let mut room = serving.room;
+    let mut group_rooms: BTreeMap<&str, u64> = serving
+        .policies
         .iter()
         .filter_map(|(group, policy)| {
-            let used = delta.group_outstanding_after(ledger, group);
-            Some((group.as_str(), policy.ceiling()?.saturating_sub(used)))
+            let outstanding = book.delta().group_outstanding_after(serving.ledger, group);
+            let footprint = book.delta().group_footprint_after(serving.ledger, group);
+            let left = policy.ceiling()?.saturating_sub(outstanding);
+            Some((group.as_str(), left.saturating_sub(footprint)))
         })
         .collect();
 
-    let mut requested = 0;
-    let mut granted = 0;
-    let mut left_waiting: Vec<Vec<u64>> = vec![Vec::new(); requests.len()];
-    for (place, demand) in in_service_order(&requests) {
-        requested = added(requested, demand.count);
+    let mut served = Served {
+        requested: 0,
+        granted: 0,
+        left_waiting: vec![Vec::new(); requests.len()],
+    };
+    for (place, demand) in in_service_order(requests) {
+        if serving.repeated[place] {
+            continue;
+        }
+        if place >= serving.parked {
+            served.requested = added(served.requested, demand.count);
+        }
         let group = demand.group.as_str();
-        let (give, reason) = match policies.get(group) {
+        let (give, reason) = match serving.policies.get(group) {
             // A group without a policy would be a fault of the caller; it stays closed.
             None => (0, BlockedReason::LimitResolutionError),
             Some(Policy::Closed(reason)) => (0, *reason),
@@ -326,7 +493,7 @@ pub fn decide(
         };
         let reply = &mut replies[place];
         if give > 0 {
-            granted += give;
+            served.granted += give;
             let row = GrantRow {
                 grant_id: next_id(),
                 client_id: requests[place].client_id.clone(),
@@ -334,41 +501,31 @@ pub fn decide(
                 permits: give,
                 claimed: 0,
                 released: 0,
-                created_at: now,
-                expires_at: now + grant_timeout,
+                created_at: serving.now,
+                expires_at: serving.now + serving.grant_timeout,
+                request_id: requests[place].request_id.clone(),
             };
             reply.grants.push(Grant {
                 grant_id: row.grant_id.clone(),
                 group: demand.group.clone(),
                 permits: give,
             });
-            delta.add(&row);
-            changes.inserted.push(row);
+            book.give_grant(row);
         }
         if give < demand.count {
             reply.blocked.push(Blocked {
                 group: demand.group.clone(),
                 reason,
             });
-            left_waiting[place].push(demand.count - give);
+            served.left_waiting[place].push(demand.count - give);
         }
     }
-
-    RoundOutcome {
-        usage: with_usage.then(|| usage_after(limit, &policies, ledger, &delta)),
-        blocked: merged_blocked(&replies, &left_waiting),
-        changes,
-        delta,
-        replies,
-        reclaimed,
-        requested,
-        granted,
-    }
+    served
 }
 
 /// Every demand with the place of its request: the oldest first, then by the client's id, then as
 /// they arrived.
-fn in_service_order(requests: &[PermitRequest]) -> Vec<(usize, &Demand)> {
+fn in_service_order(requests: &[Arc<PermitRequest>]) -> Vec<(usize, &Demand)> {
     let mut demands: Vec<(usize, &Demand)> = requests
         .iter()
         .enumerate()
@@ -397,15 +554,16 @@ fn merged_blocked(replies: &[GrantReply], left_waiting: &[Vec<u64>]) -> Vec<(Blo
     merged
 }
 
-fn usage_after(
+/// The usage with these sums; `charge` is what the round has taken for leases that nobody knows.
+pub(super) fn usage(
     limit: u64,
+    leasing: &Leasing,
+    charge: u64,
     policies: &BTreeMap<String, Policy>,
-    ledger: &Ledger,
-    delta: &Delta,
+    sums: &Ledger,
 ) -> Usage {
-    let mut after = ledger.clone();
-    after.apply(delta);
-    let groups = after.groups().map(|(group, sum)| {
+    let groups = sums.groups().filter(|(_, sum)| sum.grants > 0);
+    let groups = groups.map(|(group, sum)| {
         let usage = GroupUsage {
             granted: sum.outstanding,
             limit: policies.get(group).and_then(|policy| policy.ceiling()),
@@ -414,15 +572,15 @@ fn usage_after(
     });
     Usage {
         limit,
-        granted: after.outstanding(),
-        leased: 0,
-        available: limit.saturating_sub(after.outstanding()),
+        granted: sums.outstanding(),
+        leased: sums.footprint(),
+        available: leasing.room(limit, sums.outstanding(), sums.footprint(), charge),
         groups: groups.collect(),
     }
 }
 
-/// A sum of counts, cut to what crosses the wire.
-fn added(left: u64, right: u64) -> u64 {
+/// A sum that stays a count.
+pub(super) fn added(left: u64, right: u64) -> u64 {
     left.saturating_add(right).min(MAX_SAFE_INTEGER)
 }
 

@@ -2,40 +2,76 @@
 //!
 //! Rounds never overlap: who arrives during one waits for the next, which is scheduled when it
 //! ends. A round is dated by its start, also if the application takes its time to say the limit.
+//!
+//! A request that is given nothing may be *parked*, if it says so: it takes part in later rounds, as
+//! demand only, and is answered by the first that has something for it or when its wait ends. Whatever
+//! frees or adds capacity has a round held for those that are parked.
+//!
 //! Not decided here: who gets what ([`round`](super::round)).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures::channel::oneshot;
-use futures::future::join_all;
+use futures::future::{join_all, select};
 
 use super::builder::Settings;
 use super::error::SemaphoreError;
 use super::event::TARGET;
-use super::holder::{Inner, named};
+use super::holder::{Inner, named, named_leases};
+use super::leases::Leasing;
 use super::protocol::{GrantReply, PermitRequest, Reply};
 use super::round::{self, Policy, RoundInput, RoundOutcome};
 use super::store;
 use crate::error::StorageError;
+use crate::host::Sql;
 use crate::time::Timestamp;
 
 /// The requests that wait, and the round that they wait for.
 #[derive(Default)]
 pub(super) struct Rounds {
+    /// For their first round.
     waiting: RefCell<Vec<Waiting>>,
+    /// For capacity. Empty while a round is held: then they are in it.
+    parked: RefCell<Vec<Parked>>,
+    /// Which of them name themselves.
+    named: RefCell<BTreeSet<Name>>,
     /// Demands and reports of the waiting requests.
     entries: Cell<u64>,
     /// A round is scheduled or running, and takes care of the next one when it ends.
     coming: Cell<bool>,
+    /// Capacity came since the last round started.
+    capacity_came: Cell<bool>,
     last_start: Cell<Option<Timestamp>>,
+    /// What the last round said about leases that nobody needs.
+    pub(super) contended: Cell<bool>,
+    parked_ever: Cell<u64>,
 }
 
-/// A request that waits for its round.
+/// A client and its name for a request.
+type Name = (String, String);
+
+type Answer = oneshot::Sender<Result<Reply, SemaphoreError>>;
+
+/// A request that waits for a round.
 struct Waiting {
-    request: PermitRequest,
-    answer: oneshot::Sender<Result<Reply, SemaphoreError>>,
+    request: Arc<PermitRequest>,
+    answer: Answer,
+    /// Until when it may be parked.
+    until: Timestamp,
+}
+
+/// A request that was in a round and waits for capacity.
+struct Parked {
+    waiting: Waiting,
+    /// What it is answered if nothing comes.
+    reply: GrantReply,
+    serial: u64,
+    /// Ends the task that ends the wait.
+    _timer: oneshot::Sender<()>,
 }
 
 impl Inner {
@@ -45,22 +81,87 @@ impl Inner {
     ) -> Result<oneshot::Receiver<Result<Reply, SemaphoreError>>, SemaphoreError> {
         let (answer, receiver) = oneshot::channel();
         let entries = entries(&request);
+        let now = self.scheduler.now();
+        self.take_place_of(&request);
         {
             let mut waiting = self.rounds.waiting.borrow_mut();
             let settings = &self.settings;
+            let already = (waiting.len() + self.rounds.parked.borrow().len()) as u64;
             // The first one is always taken, however long its lists are.
-            let too_much = !waiting.is_empty()
-                && self.rounds.entries.get() + entries > settings.max_waiting_entries;
-            let already = waiting.len() as u64;
+            let too_much =
+                already > 0 && self.rounds.entries.get() + entries > settings.max_waiting_entries;
             if already >= settings.max_waiting || too_much {
                 return Err(SemaphoreError::Overloaded { waiting: already });
             }
-            round::accept(&mut request, self.scheduler.now());
-            waiting.push(Waiting { request, answer });
+            round::accept(&mut request, now);
+            let until = now + self.longest_wait(&request);
+            self.rounds.named.borrow_mut().extend(name(&request));
+            waiting.push(Waiting {
+                request: Arc::new(request),
+                answer,
+                until,
+            });
         }
         self.rounds.entries.set(self.rounds.entries.get() + entries);
         self.schedule_round();
         Ok(receiver)
+    }
+
+    /// How long a request may be parked. A lease that it reports must not expire meanwhile, for its
+    /// client believes what it is told in the end.
+    fn longest_wait(&self, request: &PermitRequest) -> Duration {
+        let asked = Duration::from_millis(request.wait_ms.unwrap_or(0));
+        let wait = asked.min(self.settings.max_wait);
+        let reports = request.leases.as_ref().is_some_and(|list| !list.is_empty());
+        match self.leasing().ttl() {
+            Some(ttl) if reports => wait.min(ttl / 4),
+            _ => wait,
+        }
+    }
+
+    /// A request that is repeated while it waits asks for nothing any more, in favour of `newer`.
+    fn take_place_of(&self, newer: &PermitRequest) {
+        let Some(newer) = name(newer) else { return };
+        if !self.rounds.named.borrow_mut().remove(&newer) {
+            return;
+        }
+        let is_repeated = |waiting: &Waiting| name(&waiting.request).as_ref() == Some(&newer);
+        for waiting in self.rounds.waiting.borrow_mut().iter_mut() {
+            if is_repeated(waiting) {
+                Arc::make_mut(&mut waiting.request).demand.clear();
+                waiting.until = Timestamp::ZERO;
+            }
+        }
+        let parked = self.rounds.parked.take();
+        let (repeated, others): (Vec<_>, Vec<_>) = parked
+            .into_iter()
+            .partition(|parked| is_repeated(&parked.waiting));
+        self.rounds.parked.replace(others);
+        for parked in repeated {
+            self.answer_parked(parked);
+        }
+    }
+
+    fn answer_parked(&self, parked: Parked) {
+        let entries = self.rounds.entries.get();
+        let freed = self::entries(&parked.waiting.request);
+        self.rounds.entries.set(entries.saturating_sub(freed));
+        self.answer(parked.waiting, parked.reply);
+    }
+
+    /// Answers a request. The grants of whoever gave up go back at their claim deadline.
+    fn answer(&self, waiting: Waiting, reply: GrantReply) {
+        let now = waiting.request.sent_at.map(|_| self.scheduler.now());
+        let reply = GrantReply { now, ..reply };
+        let _ = waiting.answer.send(Ok(Reply::Grant(reply)));
+    }
+
+    /// Has a round held for those that wait for capacity, for there may be some now.
+    pub(super) fn capacity_came(self: Rc<Self>) {
+        self.rounds.capacity_came.set(true);
+        if !self.rounds.parked.borrow().is_empty() {
+            self.schedule_round();
+        }
     }
 
     /// Has a round held for whoever waits, unless one is coming that will.
@@ -88,7 +189,10 @@ impl Inner {
             sleep.await;
             inner.hold_round().await;
             inner.rounds.coming.set(false);
-            if !inner.rounds.waiting.borrow().is_empty() {
+            let any_parked = !inner.rounds.parked.borrow().is_empty();
+            if !inner.rounds.waiting.borrow().is_empty()
+                || (any_parked && inner.rounds.capacity_came.get())
+            {
                 inner.schedule_round();
             }
         });
@@ -96,26 +200,43 @@ impl Inner {
 
     async fn hold_round(self: &Rc<Self>) {
         let start = self.scheduler.now();
-        self.rounds.last_start.set(Some(start));
-        self.rounds.entries.set(0);
-        let waiting = self.rounds.waiting.take();
-        let mut requests = Vec::with_capacity(waiting.len());
-        let mut answers = Vec::with_capacity(waiting.len());
-        for Waiting { request, answer } in waiting {
-            answers.push((answer, request.sent_at.is_some()));
-            requests.push(request);
-        }
-        match self.run_round(start, requests).await {
+        let rounds = &self.rounds;
+        rounds.last_start.set(Some(start));
+        rounds.capacity_came.set(false);
+        rounds.entries.set(0);
+        rounds.named.take();
+        // Whoever hung up does not wait any more.
+        let mut parked = rounds.parked.take();
+        parked.retain(|parked| !parked.waiting.answer.is_canceled());
+        let waiting = rounds.waiting.take();
+        let requests = parked
+            .iter()
+            .map(|parked| &parked.waiting)
+            .chain(&waiting)
+            .map(|waiting| waiting.request.clone())
+            .collect();
+        match self.run_round(start, requests, parked.len()).await {
             Ok(mut outcome) => {
                 let now = self.scheduler.now();
+                rounds.contended.set(outcome.contended);
                 let replies = std::mem::take(&mut outcome.replies);
-                for ((answer, wants_now), reply) in answers.into_iter().zip(replies) {
-                    let reply = GrantReply {
-                        now: wants_now.then_some(now),
-                        ..reply
+                let matters = std::mem::take(&mut outcome.matters);
+                let before = parked
+                    .into_iter()
+                    .map(|parked| (parked.waiting, Some(parked.reply)));
+                let all = before.chain(waiting.into_iter().map(|waiting| (waiting, None)));
+                for (((waiting, before), reply), matters) in all.zip(replies).zip(matters) {
+                    let reply = match before {
+                        Some(before) => round::merged(before, reply),
+                        None => reply,
                     };
-                    // The grants of whoever gave up go back at their claim deadline.
-                    let _ = answer.send(Ok(Reply::Grant(reply)));
+                    let repeated = name(&waiting.request)
+                        .is_some_and(|name| rounds.named.borrow().contains(&name));
+                    if matters || now >= waiting.until || repeated {
+                        self.answer(waiting, reply);
+                    } else {
+                        self.park(waiting, reply, now);
+                    }
                 }
                 for event in outcome.events(now) {
                     self.tell(&event);
@@ -127,41 +248,83 @@ impl Inner {
                     error = %error,
                     "durability.semaphore.round_failed"
                 );
-                for (answer, _) in answers {
-                    let _ = answer.send(Err(error.clone()));
+                let parked = parked.into_iter().map(|parked| parked.waiting);
+                for waiting in parked.chain(waiting) {
+                    let _ = waiting.answer.send(Err(error.clone()));
                 }
             }
         }
     }
 
+    /// Keeps a request for later rounds, at most until its wait ends.
+    fn park(self: &Rc<Self>, waiting: Waiting, reply: GrantReply, now: Timestamp) {
+        let rounds = &self.rounds;
+        let serial = rounds.parked_ever.get();
+        rounds.parked_ever.set(serial + 1);
+        rounds
+            .entries
+            .set(rounds.entries.get() + entries(&waiting.request));
+        rounds.named.borrow_mut().extend(name(&waiting.request));
+        let sleep = self.scheduler.host().sleep(waiting.until.since(now));
+        let (timer, ended) = oneshot::channel();
+        let inner = self.clone();
+        self.scheduler.spawn(async move {
+            select(sleep, ended).await;
+            let over = {
+                let mut parked = inner.rounds.parked.borrow_mut();
+                let place = parked.iter().position(|parked| parked.serial == serial);
+                place.map(|place| parked.remove(place))
+            };
+            if let Some(parked) = over {
+                if let Some(name) = name(&parked.waiting.request) {
+                    inner.rounds.named.borrow_mut().remove(&name);
+                }
+                inner.answer_parked(parked);
+            }
+        });
+        rounds.parked.borrow_mut().push(Parked {
+            waiting,
+            reply,
+            serial,
+            _timer: timer,
+        });
+    }
+
     async fn run_round(
         self: &Rc<Self>,
         start: Timestamp,
-        requests: Vec<PermitRequest>,
+        requests: Vec<Arc<PermitRequest>>,
+        parked: usize,
     ) -> Result<RoundOutcome, SemaphoreError> {
         let limit = self.limits.limit(&**self.scheduler.host()).await?;
-        let demanded: BTreeSet<String> = requests
+        let leasing = self.leasing();
+        let mut groups: BTreeSet<String> = requests
             .iter()
             .flat_map(|request| request.demand.iter().map(|demand| demand.group.clone()))
             .collect();
-        let policies = self.policies(demanded).await;
+        if let Leasing::On(_) = leasing {
+            let ledger = self.ledger.borrow();
+            let leased = ledger.groups().filter(|(_, sum)| sum.leases > 0);
+            groups.extend(leased.map(|(group, _)| group.to_owned()));
+        }
+        let policies = self.policies(groups).await;
         let inner = self.clone();
         let outcome = self.scheduler.transaction(move |transaction| {
             let sql = transaction.sql();
-            let mut rows = store::due(sql, start)?;
-            for request in &requests {
-                rows.extend(named(sql, &request.grants)?);
-            }
-            let input = RoundInput {
+            let mut input = RoundInput {
                 now: start,
                 limit,
                 policies,
+                leasing,
                 requests,
-                rows,
+                parked,
+                grants: store::due(sql, start)?,
+                leases: Vec::new(),
                 grant_timeout: inner.settings.grant_timeout,
                 round_period: inner.settings.round_period,
                 with_usage: inner.is_heard(),
             };
+            inner.load(sql, &mut input)?;
             let mut next_id = || inner.scheduler.next_id();
             let mut outcome = round::decide(input, &inner.ledger.borrow(), &mut next_id);
             let delta = std::mem::take(&mut outcome.delta);
@@ -169,6 +332,44 @@ impl Inner {
             Ok::<_, StorageError>(outcome)
         });
         Ok(outcome.await?)
+    }
+
+    /// Loads the rows that a round may change.
+    fn load(&self, sql: &dyn Sql, input: &mut RoundInput) -> Result<(), StorageError> {
+        let leasing = input.leasing.is_active();
+        for (place, request) in input.requests.iter().enumerate() {
+            if place >= input.parked {
+                input.grants.extend(named(sql, &request.grants)?);
+            }
+            if let Some(request_id) = &request.request_id {
+                let made = store::grants_of_request(sql, &request.client_id, request_id)?;
+                input.grants.extend(made);
+            }
+            let Some(reports) = request.leases.as_ref().filter(|_| leasing) else {
+                continue;
+            };
+            match &request.request_id {
+                Some(_) => {
+                    let of_client = store::leases_of_client(sql, &request.client_id)?;
+                    input.leases.extend(of_client);
+                }
+                None if place >= input.parked => {
+                    input.leases.extend(named_leases(sql, reports)?);
+                }
+                None => {}
+            }
+        }
+        if leasing {
+            input.leases.extend(store::expired_leases(sql, input.now)?);
+            let ledger = self.ledger.borrow();
+            for (group, sum) in ledger.groups() {
+                let policy = input.policies.get(group);
+                if sum.live_leases > 0 && !input.leasing.is_eligible(policy) {
+                    input.leases.extend(store::leases_of_group(sql, group)?);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Asks for the policies of all `groups` at once, each once.
@@ -183,6 +384,11 @@ impl Inner {
         });
         join_all(asked).await.into_iter().collect()
     }
+}
+
+fn name(request: &PermitRequest) -> Option<Name> {
+    let request_id = request.request_id.clone()?;
+    Some((request.client_id.clone(), request_id))
 }
 
 /// How much of the memory for waiting requests one takes.

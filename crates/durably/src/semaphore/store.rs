@@ -1,4 +1,4 @@
-//! The holder's table and every statement on it. What is written is decided in
+//! The holder's tables and every statement on them. What is written is decided in
 //! [`round`](super::round).
 
 use crate::error::StorageError;
@@ -7,12 +7,15 @@ use crate::migrations::Migration;
 use crate::time::Timestamp;
 
 use super::ledger::{GroupSum, Ledger};
+use super::protocol::LeaseGrant;
 
-// Ids are ordered, so new rows and their index entries are appended. The index holds only grants
-// that a cleanup may still concern, so that the next deadline and what is due are found without
-// reading the others.
+// Ids are ordered, so new rows and their index entries are appended. The first index holds only
+// grants that a cleanup may still concern, so that the next deadline and what is due are found
+// without reading the others; the second only what was made for a request that may be repeated.
+// Leases are found by their expiry, by their group when that may have none any more, and by their
+// client. Those that are retired are only waited for, so the first two do not hold them.
 pub(super) const MIGRATIONS: &[Migration] = &[Migration {
-    name: "0001_grants",
+    name: "0001_grants_and_leases",
     up: "CREATE TABLE durability_semaphore_grants (
             grant_id TEXT PRIMARY KEY NOT NULL,
             client_id TEXT NOT NULL,
@@ -21,11 +24,31 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
             claimed INTEGER NOT NULL,
             released INTEGER NOT NULL,
             created_at INTEGER NOT NULL,
-            expires_at INTEGER NOT NULL
+            expires_at INTEGER NOT NULL,
+            request_id TEXT
          ) STRICT, WITHOUT ROWID;
          CREATE INDEX durability_semaphore_grants_unclaimed
-            ON durability_semaphore_grants (expires_at) WHERE claimed < permits;",
-    down: "DROP TABLE durability_semaphore_grants;",
+            ON durability_semaphore_grants (expires_at) WHERE claimed < permits;
+         CREATE INDEX durability_semaphore_grants_requested
+            ON durability_semaphore_grants (client_id, request_id) WHERE request_id IS NOT NULL;
+         CREATE TABLE durability_semaphore_leases (
+            lease_id TEXT PRIMARY KEY NOT NULL,
+            client_id TEXT NOT NULL,
+            grp TEXT NOT NULL,
+            permits INTEGER NOT NULL,
+            released INTEGER NOT NULL,
+            created_at INTEGER NOT NULL,
+            expires_at INTEGER NOT NULL,
+            retired INTEGER NOT NULL,
+            request_id TEXT
+         ) STRICT, WITHOUT ROWID;
+         CREATE INDEX durability_semaphore_leases_live
+            ON durability_semaphore_leases (expires_at) WHERE retired = 0;
+         CREATE INDEX durability_semaphore_leases_group
+            ON durability_semaphore_leases (grp) WHERE retired = 0;
+         CREATE INDEX durability_semaphore_leases_client
+            ON durability_semaphore_leases (client_id);",
+    down: "DROP TABLE durability_semaphore_leases; DROP TABLE durability_semaphore_grants;",
 }];
 
 /// A stored grant. Always `released <= claimed <= permits` and `released < permits`: a grant that
@@ -48,6 +71,53 @@ pub struct GrantRow {
     pub created_at: Timestamp,
     /// The claim deadline: what is unclaimed from here on goes back.
     pub expires_at: Timestamp,
+    /// The request that it was made for, if that named itself.
+    pub request_id: Option<String>,
+}
+
+/// A stored lease. Always `released < permits`: a lease that has no footprint is deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LeaseRow {
+    /// Names the lease; rises with every lease that the object makes.
+    pub lease_id: String,
+    /// Whose it is.
+    pub client_id: String,
+    /// The group that it was given to.
+    pub group: String,
+    /// Permits that may be drawn; cut to those that were when its client gives it back.
+    pub permits: u64,
+    /// Drawn permits ever given back.
+    pub released: u64,
+    /// The start of the round that made it.
+    pub created_at: Timestamp,
+    /// No permit is drawn from here on, unless a report comes before.
+    pub expires_at: Timestamp,
+    /// No permit is drawn any more; what was drawn still counts.
+    pub retired: bool,
+    /// The request that it was made for, if that named itself.
+    pub request_id: Option<String>,
+}
+
+impl LeaseRow {
+    /// Permits that count: all that are not known to be released, drawn or not.
+    pub fn footprint(&self) -> u64 {
+        self.permits.saturating_sub(self.released)
+    }
+
+    /// Whether it has gone unreported for too long.
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at <= now
+    }
+
+    /// What its client is told about it.
+    pub(super) fn told(&self, now: Timestamp) -> LeaseGrant {
+        LeaseGrant {
+            lease_id: self.lease_id.clone(),
+            group: self.group.clone(),
+            permits: self.permits,
+            expires_at: if self.retired { now } else { self.expires_at },
+        }
+    }
 }
 
 impl GrantRow {
@@ -62,20 +132,31 @@ impl GrantRow {
     }
 }
 
-/// What a decision changes in the table.
+/// What a decision changes in the tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Changes {
-    /// New rows, in the order in which they were made.
-    pub inserted: Vec<GrantRow>,
-    /// Rows of which more than `released` differs from what is stored.
-    pub updated: Vec<GrantRow>,
-    /// Rows of which only `released` differs: the most frequent change, and one that no index sees.
-    pub released: Vec<GrantRow>,
-    /// Ids of rows to delete.
-    pub removed: Vec<String>,
+    /// New grants, in the order in which they were made.
+    pub grants_inserted: Vec<GrantRow>,
+    /// Grants of which more than `released` differs from what is stored.
+    pub grants_updated: Vec<GrantRow>,
+    /// Grants of which only `released` differs: the most frequent change, and one that no index
+    /// sees.
+    pub grants_released: Vec<GrantRow>,
+    /// Ids of grants to delete.
+    pub grants_removed: Vec<String>,
+    /// New leases, in the order in which they were made.
+    pub leases_inserted: Vec<LeaseRow>,
+    /// Leases that were heard of, so that they expire later; nor are they retired.
+    pub leases_heard: Vec<LeaseRow>,
+    /// Leases that are retired from now on.
+    pub leases_retired: Vec<LeaseRow>,
+    /// Leases of which only `permits` and `released` differ, which no index sees.
+    pub leases_shrunk: Vec<LeaseRow>,
+    /// Ids of leases to delete.
+    pub leases_removed: Vec<String>,
 }
 
-fn read(row: &dyn Row) -> Result<GrantRow, StorageError> {
+fn read_grant(row: &dyn Row) -> Result<GrantRow, StorageError> {
     Ok(GrantRow {
         grant_id: row.string(0)?,
         client_id: row.string(1)?,
@@ -85,26 +166,43 @@ fn read(row: &dyn Row) -> Result<GrantRow, StorageError> {
         released: row.count(5)?,
         created_at: row.time(6)?,
         expires_at: row.time(7)?,
+        request_id: row.optional_string(8)?,
+    })
+}
+
+fn read_lease(row: &dyn Row) -> Result<LeaseRow, StorageError> {
+    Ok(LeaseRow {
+        lease_id: row.string(0)?,
+        client_id: row.string(1)?,
+        group: row.string(2)?,
+        permits: row.count(3)?,
+        released: row.count(4)?,
+        created_at: row.time(5)?,
+        expires_at: row.time(6)?,
+        retired: row.count(7)? != 0,
+        request_id: row.optional_string(8)?,
     })
 }
 
 /// One grant, if it is stored.
 pub(super) fn grant(sql: &dyn Sql, grant_id: &str) -> Result<Option<GrantRow>, StorageError> {
     sql.first(
-        "SELECT grant_id, client_id, grp, permits, claimed, released, created_at, expires_at
+        "SELECT grant_id, client_id, grp, permits, claimed, released, created_at, expires_at,
+            request_id
          FROM durability_semaphore_grants WHERE grant_id = ?",
         &[grant_id.into()],
-        read,
+        read_grant,
     )
 }
 
 /// The grants that a cleanup at `now` concerns.
 pub(super) fn due(sql: &dyn Sql, now: Timestamp) -> Result<Vec<GrantRow>, StorageError> {
     sql.all(
-        "SELECT grant_id, client_id, grp, permits, claimed, released, created_at, expires_at
+        "SELECT grant_id, client_id, grp, permits, claimed, released, created_at, expires_at,
+            request_id
          FROM durability_semaphore_grants WHERE claimed < permits AND expires_at <= ?",
         &[now.into()],
-        read,
+        read_grant,
     )
 }
 
@@ -131,7 +229,70 @@ pub(super) fn next_deadline(sql: &dyn Sql) -> Result<Option<Timestamp>, StorageE
     )
 }
 
-/// The sums over all rows. Reads the whole table: for opening the object and for checks.
+/// The grants that were made for a request of a client.
+pub(super) fn grants_of_request(
+    sql: &dyn Sql,
+    client_id: &str,
+    request_id: &str,
+) -> Result<Vec<GrantRow>, StorageError> {
+    sql.all(
+        "SELECT grant_id, client_id, grp, permits, claimed, released, created_at, expires_at,
+            request_id
+         FROM durability_semaphore_grants
+         WHERE request_id IS NOT NULL AND client_id = ? AND request_id = ?",
+        &[client_id.into(), request_id.into()],
+        read_grant,
+    )
+}
+
+/// One lease, if it is stored.
+pub(super) fn lease(sql: &dyn Sql, lease_id: &str) -> Result<Option<LeaseRow>, StorageError> {
+    sql.first(
+        "SELECT lease_id, client_id, grp, permits, released, created_at, expires_at, retired,
+            request_id
+         FROM durability_semaphore_leases WHERE lease_id = ?",
+        &[lease_id.into()],
+        read_lease,
+    )
+}
+
+/// The leases that expire by `now` and are not retired.
+pub(super) fn expired_leases(sql: &dyn Sql, now: Timestamp) -> Result<Vec<LeaseRow>, StorageError> {
+    sql.all(
+        "SELECT lease_id, client_id, grp, permits, released, created_at, expires_at, retired,
+            request_id
+         FROM durability_semaphore_leases WHERE retired = 0 AND expires_at <= ?",
+        &[now.into()],
+        read_lease,
+    )
+}
+
+/// The leases of a group that are not retired.
+pub(super) fn leases_of_group(sql: &dyn Sql, group: &str) -> Result<Vec<LeaseRow>, StorageError> {
+    sql.all(
+        "SELECT lease_id, client_id, grp, permits, released, created_at, expires_at, retired,
+            request_id
+         FROM durability_semaphore_leases WHERE retired = 0 AND grp = ?",
+        &[group.into()],
+        read_lease,
+    )
+}
+
+/// All leases of a client.
+pub(super) fn leases_of_client(
+    sql: &dyn Sql,
+    client_id: &str,
+) -> Result<Vec<LeaseRow>, StorageError> {
+    sql.all(
+        "SELECT lease_id, client_id, grp, permits, released, created_at, expires_at, retired,
+            request_id
+         FROM durability_semaphore_leases WHERE client_id = ?",
+        &[client_id.into()],
+        read_lease,
+    )
+}
+
+/// The sums over all rows. Reads both tables: for opening the object and for checks.
 pub(super) fn sums(sql: &dyn Sql) -> Result<Ledger, StorageError> {
     let mut ledger = Ledger::default();
     sql.query(
@@ -142,6 +303,22 @@ pub(super) fn sums(sql: &dyn Sql) -> Result<Ledger, StorageError> {
             let sum = GroupSum {
                 outstanding: row.count(1)?,
                 grants: row.count(2)?,
+                ..GroupSum::default()
+            };
+            ledger.load_group(row.string(0)?, sum);
+            Ok(())
+        },
+    )?;
+    sql.query(
+        "SELECT grp, SUM(permits - released), COUNT(*), SUM(1 - retired)
+         FROM durability_semaphore_leases GROUP BY grp",
+        &[],
+        &mut |row| {
+            let sum = GroupSum {
+                footprint: row.count(1)?,
+                leases: row.count(2)?,
+                live_leases: row.count(3)?,
+                ..GroupSum::default()
             };
             ledger.load_group(row.string(0)?, sum);
             Ok(())
@@ -152,22 +329,41 @@ pub(super) fn sums(sql: &dyn Sql) -> Result<Ledger, StorageError> {
 
 /// All grants by creation time, then insertion.
 #[cfg(feature = "testing")]
-pub(super) fn all(sql: &dyn Sql) -> Result<Vec<GrantRow>, StorageError> {
+pub(super) fn all_grants(sql: &dyn Sql) -> Result<Vec<GrantRow>, StorageError> {
     sql.all(
-        "SELECT grant_id, client_id, grp, permits, claimed, released, created_at, expires_at
+        "SELECT grant_id, client_id, grp, permits, claimed, released, created_at, expires_at,
+            request_id
          FROM durability_semaphore_grants ORDER BY created_at, grant_id",
         &[],
-        read,
+        read_grant,
+    )
+}
+
+/// All leases by creation time, then insertion.
+#[cfg(feature = "testing")]
+pub(super) fn all_leases(sql: &dyn Sql) -> Result<Vec<LeaseRow>, StorageError> {
+    sql.all(
+        "SELECT lease_id, client_id, grp, permits, released, created_at, expires_at, retired,
+            request_id
+         FROM durability_semaphore_leases ORDER BY created_at, lease_id",
+        &[],
+        read_lease,
     )
 }
 
 /// Writes what a decision changed.
 pub(super) fn write(sql: &dyn Sql, changes: &Changes) -> Result<(), StorageError> {
-    for row in &changes.inserted {
+    write_grants(sql, changes)?;
+    write_leases(sql, changes)
+}
+
+fn write_grants(sql: &dyn Sql, changes: &Changes) -> Result<(), StorageError> {
+    for row in &changes.grants_inserted {
         sql.execute(
             "INSERT INTO durability_semaphore_grants
-                (grant_id, client_id, grp, permits, claimed, released, created_at, expires_at)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (grant_id, client_id, grp, permits, claimed, released, created_at, expires_at,
+                 request_id)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             &[
                 (&row.grant_id).into(),
                 (&row.client_id).into(),
@@ -177,10 +373,11 @@ pub(super) fn write(sql: &dyn Sql, changes: &Changes) -> Result<(), StorageError
                 row.released.into(),
                 row.created_at.into(),
                 row.expires_at.into(),
+                row.request_id.as_deref().into(),
             ],
         )?;
     }
-    for row in &changes.updated {
+    for row in &changes.grants_updated {
         sql.execute(
             "UPDATE durability_semaphore_grants SET permits = ?, claimed = ?, released = ?
              WHERE grant_id = ?",
@@ -192,16 +389,79 @@ pub(super) fn write(sql: &dyn Sql, changes: &Changes) -> Result<(), StorageError
             ],
         )?;
     }
-    for row in &changes.released {
+    for row in &changes.grants_released {
         sql.execute(
             "UPDATE durability_semaphore_grants SET released = ? WHERE grant_id = ?",
             &[row.released.into(), (&row.grant_id).into()],
         )?;
     }
-    for grant_id in &changes.removed {
+    for grant_id in &changes.grants_removed {
         sql.execute(
             "DELETE FROM durability_semaphore_grants WHERE grant_id = ?",
             &[grant_id.into()],
+        )?;
+    }
+    Ok(())
+}
+
+fn write_leases(sql: &dyn Sql, changes: &Changes) -> Result<(), StorageError> {
+    for row in &changes.leases_inserted {
+        sql.execute(
+            "INSERT INTO durability_semaphore_leases
+                (lease_id, client_id, grp, permits, released, created_at, expires_at, retired,
+                 request_id)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            &[
+                (&row.lease_id).into(),
+                (&row.client_id).into(),
+                (&row.group).into(),
+                row.permits.into(),
+                row.released.into(),
+                row.created_at.into(),
+                row.expires_at.into(),
+                u64::from(row.retired).into(),
+                row.request_id.as_deref().into(),
+            ],
+        )?;
+    }
+    for row in &changes.leases_heard {
+        sql.execute(
+            "UPDATE durability_semaphore_leases
+             SET permits = ?, released = ?, expires_at = ? WHERE lease_id = ?",
+            &[
+                row.permits.into(),
+                row.released.into(),
+                row.expires_at.into(),
+                (&row.lease_id).into(),
+            ],
+        )?;
+    }
+    for row in &changes.leases_retired {
+        sql.execute(
+            "UPDATE durability_semaphore_leases
+             SET permits = ?, released = ?, expires_at = ?, retired = 1 WHERE lease_id = ?",
+            &[
+                row.permits.into(),
+                row.released.into(),
+                row.expires_at.into(),
+                (&row.lease_id).into(),
+            ],
+        )?;
+    }
+    for row in &changes.leases_shrunk {
+        sql.execute(
+            "UPDATE durability_semaphore_leases SET permits = ?, released = ? WHERE lease_id = ?",
+            &[
+                row.permits.into(),
+                row.released.into(),
+                (&row.lease_id).into(),
+            ],
+        )?;
+    }
+    for lease_id in &changes.leases_removed {
+        sql.execute(
+            "DELETE FROM durability_semaphore_leases WHERE lease_id = ?",
+            &[lease_id.into()],
         )?;
     }
     Ok(())

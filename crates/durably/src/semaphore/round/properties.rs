@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::semaphore::ledger::GroupSum;
+use crate::semaphore::protocol::{GrantReport, GrantResult, GrantStatus};
 
 const CLAIM_WINDOW: u64 = 40;
 const CLIENTS: [&str; 3] = ["c1", "c2", "B"];
@@ -35,15 +36,15 @@ impl Holder {
     }
 
     fn write(&mut self, changes: &Changes, delta: &Delta) {
-        for row in &changes.inserted {
+        for row in &changes.grants_inserted {
             let taken = self.rows.insert(row.grant_id.clone(), row.clone());
             assert_eq!(taken, None, "an id was given twice");
         }
-        for row in &changes.updated {
+        for row in &changes.grants_updated {
             let before = self.rows.insert(row.grant_id.clone(), row.clone());
             assert_ne!(before.as_ref(), Some(row), "an unchanged row was written");
         }
-        for row in &changes.released {
+        for row in &changes.grants_released {
             let stored = self.rows.get_mut(&row.grant_id).expect("it was loaded");
             assert!(
                 stored.released < row.released,
@@ -52,7 +53,7 @@ impl Holder {
             stored.released = row.released;
             assert_eq!(stored, row, "more than the release changed");
         }
-        for grant_id in &changes.removed {
+        for grant_id in &changes.grants_removed {
             assert!(self.rows.remove(grant_id).is_some());
         }
         self.ledger.apply(delta);
@@ -88,8 +89,11 @@ impl Holder {
             now,
             limit,
             policies: policies.clone(),
-            requests,
-            rows,
+            leasing: Leasing::Off,
+            requests: requests.into_iter().map(Arc::new).collect(),
+            parked: 0,
+            grants: rows,
+            leases: Vec::new(),
             grant_timeout: Duration::from_millis(CLAIM_WINDOW),
             round_period: Duration::from_millis(200),
             with_usage: true,
@@ -106,7 +110,7 @@ impl Holder {
     }
 
     fn sync(&mut self, now: Timestamp, client: &str, reports: &[GrantReport]) -> Vec<GrantResult> {
-        let mut book = Book::new(self.named(reports));
+        let mut book = Book::new(self.named(reports), []);
         let results = reports
             .iter()
             .map(|report| book.report(client, report, now))
@@ -117,7 +121,7 @@ impl Holder {
     }
 
     fn clean_up(&mut self, now: Timestamp) -> Vec<SemaphoreEvent> {
-        let mut book = Book::new(self.due(now));
+        let mut book = Book::new(self.due(now), []);
         let events = book.clean_up(now);
         let (changes, delta) = book.close();
         self.write(&changes, &delta);
@@ -267,6 +271,7 @@ impl Model {
                     released: 0,
                     created_at: now,
                     expires_at: now + Duration::from_millis(CLAIM_WINDOW),
+                    request_id: None,
                 });
             }
         }
