@@ -205,9 +205,9 @@ fn the_command_counts_and_exits_with_one_on_any_difference() {
         path
     };
     let good = file("good.jsonl", OPEN);
-    let leases = file(
-        "leases.jsonl",
-        &OPEN.replace(r#""limit":5"#, r#""limit":5,"leases":{}"#),
+    let topology = file(
+        "topology.jsonl",
+        &OPEN.replace(r#""limit":5"#, r#""channels":{}"#),
     );
     let wrong = file(
         "wrong.jsonl",
@@ -223,13 +223,11 @@ fn the_command_counts_and_exits_with_one_on_any_difference() {
         (output.status.code(), text)
     };
 
-    let (code, text) = run(&[&good, &leases]);
+    let (code, text) = run(&[&good, &topology]);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("needs leases"), "{text}");
+    assert!(text.contains("needs topology"), "{text}");
     assert!(
-        text.ends_with(
-            "2 traces: 1 ok, 0 different, 0 unreadable, 1 need leases, 0 need topology\n"
-        ),
+        text.ends_with("2 traces: 1 ok, 0 different, 0 unreadable, 1 need topology\n"),
         "{text}"
     );
 

@@ -160,6 +160,19 @@ impl Sent {
         self.0.borrow().clone().expect("it is answered")
     }
 
+    /// The answer, if there is one and it is none of failure.
+    pub(crate) fn reply(&self) -> Option<Reply> {
+        self.0.borrow().clone().and_then(Result::ok)
+    }
+
+    /// The answer to a request, if it was not refused.
+    pub(crate) fn grant(&self) -> Option<GrantReply> {
+        match self.reply() {
+            Some(Reply::Grant(reply)) => Some(reply),
+            _ => None,
+        }
+    }
+
     pub(crate) fn granted(&self) -> GrantReply {
         match self.answer() {
             Ok(Reply::Grant(reply)) => reply,

@@ -1,0 +1,313 @@
+//! Requests that wait for capacity, and requests that are asked again.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use durably::Timestamp;
+use durably::semaphore::protocol::{BlockedReason, GrantReply};
+use durably::semaphore::{LeaseOptions, SemaphoreEvent};
+use serde_json::{Value, json};
+
+use crate::setup::{START, Setup, claim, ms, request, sync};
+
+fn waiting(client: &str, demand: &[(&str, u64)], wait: u64) -> Value {
+    let mut message = request(client, demand);
+    message["waitMs"] = wait.into();
+    message
+}
+
+fn named(mut message: Value, request_id: &str) -> Value {
+    message["requestId"] = request_id.into();
+    message
+}
+
+fn with_leases(mut message: Value, leases: Value) -> Value {
+    message["leases"] = leases;
+    message
+}
+
+/// Has `client` hold `permits`, and gives the id of its grant.
+fn held(setup: &Setup, client: &str, permits: u64) -> String {
+    let sent = setup.send(request(client, &[("a", permits)]));
+    setup.world.advance(ms(300));
+    let grant_id = sent.granted().grants[0].grant_id.clone();
+    setup.sync(claim(client, &grant_id, permits, 0));
+    setup.events();
+    grant_id
+}
+
+fn blocked(events: &[SemaphoreEvent]) -> usize {
+    let is_blocked = |event: &&SemaphoreEvent| matches!(event, SemaphoreEvent::Blocked { .. });
+    events.iter().filter(is_blocked).count()
+}
+
+fn permits(reply: &GrantReply) -> u64 {
+    reply.grants.iter().map(|grant| grant.permits).sum()
+}
+
+#[test]
+fn a_waiting_request_is_answered_by_the_round_after_a_release() {
+    let setup = Setup::new(|builder| builder.limit(2));
+    let grant = held(&setup, "c1", 2);
+    let sent = setup.send(waiting("c2", &[("a", 2)], 20_000));
+    setup.world.advance(ms(5_000));
+    assert!(sent.is_waiting());
+    assert_eq!(blocked(&setup.events()), 1);
+
+    setup.sync(claim("c1", &grant, 2, 1));
+    setup.world.advance(ms(99));
+    assert!(sent.is_waiting());
+    setup.world.advance(ms(1));
+    let reply = sent.granted();
+    assert_eq!(permits(&reply), 1);
+    // What is still missing is told with the answer, and was told by an event before.
+    assert_eq!(reply.blocked[0].reason, BlockedReason::Limit);
+    assert_eq!(blocked(&setup.events()), 0);
+}
+
+#[test]
+fn the_wait_ends_with_the_reason_and_is_cut_to_what_is_allowed() {
+    let setup = Setup::new(|builder| builder.limit(0).max_wait(ms(3_000)));
+    let short = setup.send(waiting("c1", &[("a", 1)], 1_000));
+    let long = setup.send(waiting("c2", &[("a", 1)], 60_000));
+    setup.world.advance(ms(999));
+    assert!(short.is_waiting());
+    setup.world.advance(ms(1));
+    let reply = short.granted();
+    assert_eq!(reply.blocked[0].reason, BlockedReason::Limit);
+    assert_eq!(reply.next_request_at, Timestamp::from_millis(START + 300));
+    setup.world.advance(ms(1_999));
+    assert!(long.is_waiting());
+    setup.world.advance(ms(1));
+    assert_eq!(long.granted().blocked.len(), 1);
+    // Nobody waits any more, so nothing keeps the object from sleeping.
+    assert_eq!(setup.world.next_timer(), None);
+}
+
+#[test]
+fn whatever_adds_capacity_has_a_round_held() {
+    let limit = Rc::new(Cell::new(0));
+    let ceiling = Rc::new(Cell::new(0));
+    let open = Rc::new(Cell::new(false));
+    let setup = {
+        let (limit, ceiling, open) = (limit.clone(), ceiling.clone(), open.clone());
+        Setup::new(move |builder| {
+            let (limit, ceiling, open) = (limit.clone(), ceiling.clone(), open.clone());
+            builder
+                .limit_with(move || std::future::ready(Ok(limit.get())))
+                .group_limit(move |group| {
+                    std::future::ready(Ok((group == "capped").then(|| ceiling.get())))
+                })
+                .can_grant(move |group| std::future::ready(Ok(group != "gated" || open.get())))
+        })
+    };
+    let sent: Vec<_> = ["a", "capped", "gated"]
+        .map(|group| setup.send(waiting(group, &[(group, 1)], 60_000)))
+        .into();
+    setup.world.advance(ms(1_000));
+    let told = || {
+        let call = setup
+            .object
+            .call(|object| async move { object.semaphore.limits_changed() });
+        setup.world.block_on(call).expect("the object is open");
+        setup.world.advance(ms(200));
+        sent.iter()
+            .map(|sent| sent.is_waiting())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(told(), [true, true, true]);
+    limit.set(5);
+    assert_eq!(told(), [false, true, true]);
+    ceiling.set(1);
+    assert_eq!(told(), [false, false, true]);
+    open.set(true);
+    assert_eq!(told(), [false, false, false]);
+}
+
+#[test]
+fn permits_that_nobody_claims_go_to_who_waits() {
+    let setup = Setup::new(|builder| builder.limit(1));
+    let lost = setup.send(request("c1", &[("a", 1)]));
+    let sent = setup.send(waiting("c2", &[("a", 1)], 20_000));
+    setup.world.advance(ms(100));
+    assert_eq!(permits(&lost.granted()), 1);
+    // The claim deadline is 1 s after the round, the next round 100 ms after that.
+    setup.world.advance(ms(1_099));
+    assert!(sent.is_waiting());
+    setup.world.advance(ms(1));
+    assert_eq!(permits(&sent.granted()), 1);
+}
+
+#[test]
+fn a_returned_lease_goes_to_who_waits() {
+    let setup = Setup::new(|builder| builder.limit(8).leases(LeaseOptions::default()));
+    let first = setup.send(with_leases(request("c1", &[("a", 1)]), json!([])));
+    setup.world.advance(ms(300));
+    let reply = first.granted();
+    setup.sync(claim("c1", &reply.grants[0].grant_id, 1, 0));
+    let lease = reply.leases.expect("they were wanted")[0].clone();
+    assert_eq!(lease.permits, 7);
+    let sent = setup.send(with_leases(waiting("c2", &[("b", 3)], 20_000), json!([])));
+    setup.world.advance(ms(300));
+    assert!(sent.is_waiting());
+    let report = json!([{"leaseId": lease.lease_id, "drawn": 2, "released": 0, "retired": true}]);
+    let echo = setup.sync(with_leases(sync("c1"), report));
+    assert!(echo.contended);
+    setup.world.advance(ms(200));
+    let reply = sent.granted();
+    assert_eq!(permits(&reply), 3);
+    assert_eq!(reply.leases.expect("they were wanted")[0].permits, 2);
+}
+
+#[test]
+fn a_request_with_reports_of_claims_does_not_wait_for_more() {
+    let setup = Setup::new(|builder| builder.limit(1));
+    let first = setup.send(request("c1", &[("a", 1)]));
+    setup.world.advance(ms(300));
+    let grant_id = first.granted().grants[0].grant_id.clone();
+    let mut message = waiting("c1", &[("a", 1)], 20_000);
+    message["grants"] = json!([{"grantId": grant_id, "claimed": 1, "released": 0}]);
+    let sent = setup.send(message);
+    setup.world.advance(ms(100));
+    let reply = sent.granted();
+    assert_eq!(reply.grant_results[0].claimed, 1);
+    assert_eq!(reply.blocked.len(), 1);
+}
+
+#[test]
+fn whoever_hangs_up_does_not_wait_any_more() {
+    let setup = Setup::new(|builder| builder.limit(1));
+    let grant = held(&setup, "c1", 1);
+    let json = waiting("c2", &[("a", 1)], 20_000).to_string().into_bytes();
+    let gone = setup.object.call(move |object| async move {
+        let answer = object.semaphore.handle_json(&json);
+        drop(answer);
+    });
+    setup.world.block_on(gone).expect("the object is open");
+    setup.world.advance(ms(1_000));
+    setup.sync(claim("c1", &grant, 1, 1));
+    setup.world.advance(ms(1_000));
+    assert_eq!(setup.usage().unwrap().granted, 0);
+}
+
+#[test]
+fn a_lost_reply_strands_nothing() {
+    let setup = Setup::new(|builder| builder.limit(8).leases(LeaseOptions::default()));
+    let asked = || {
+        let message = with_leases(request("c1", &[("a", 2), ("b", 1)]), json!([]));
+        let sent = setup.send(named(message, "r1"));
+        setup.world.advance(ms(300));
+        sent.granted()
+    };
+    let first = asked();
+    assert_eq!(permits(&first), 3);
+    let leases = first.leases.clone().expect("they were wanted");
+    assert_eq!(leases.len(), 2);
+    // The same again, also from an object that was lost meanwhile.
+    let second = asked();
+    assert_eq!(
+        (&second.grants, &second.leases),
+        (&first.grants, &first.leases)
+    );
+    setup.object.crash();
+    let third = asked();
+    assert_eq!(
+        (&third.grants, &third.leases),
+        (&first.grants, &first.leases)
+    );
+    assert_eq!(setup.usage().unwrap().granted, 3);
+
+    // Another request is told of the leases as stopped, and they are settled by giving them back.
+    let other = setup.send(named(
+        with_leases(request("c1", &[("a", 1)]), json!([])),
+        "r2",
+    ));
+    setup.world.advance(ms(300));
+    let told = other.granted().leases.expect("they were wanted");
+    let now = setup.world.now();
+    for lease in &leases {
+        let told = told.iter().find(|told| told.lease_id == lease.lease_id);
+        assert!(told.is_some_and(|told| told.expires_at <= now), "{lease:?}");
+    }
+    let unknown: Vec<Value> = leases
+        .iter()
+        .map(|lease| json!({"leaseId": lease.lease_id, "drawn": 0, "released": 0, "retired": true}))
+        .collect();
+    setup.sync(with_leases(sync("c1"), unknown.into()));
+    assert_eq!(setup.usage().unwrap().leased, 0);
+
+    // Once nothing lives that was given for it, the name may be used again.
+    for grant in &first.grants {
+        setup.sync(claim("c1", &grant.grant_id, grant.permits, grant.permits));
+    }
+    let fresh = asked();
+    assert_eq!(permits(&fresh), 3);
+    assert_ne!(fresh.grants, first.grants);
+}
+
+#[test]
+fn a_request_asked_again_while_it_waits_takes_the_place_of_the_first() {
+    let setup = Setup::new(|builder| builder.limit(2));
+    let grant = held(&setup, "c1", 2);
+    let ask = |groups: &[(&str, u64)]| setup.send(named(waiting("c2", groups, 20_000), "r1"));
+    // While it waits for its first round:
+    let first = ask(&[("a", 1)]);
+    let second = ask(&[("a", 1), ("b", 1)]);
+    setup.world.advance(ms(300));
+    assert_eq!(permits(&first.granted()), 0);
+    assert!(second.is_waiting());
+    // While it is parked:
+    let third = ask(&[("b", 2)]);
+    assert_eq!(second.granted().blocked.len(), 2);
+    setup.world.advance(ms(300));
+    assert!(third.is_waiting());
+    setup.sync(claim("c1", &grant, 2, 2));
+    setup.world.advance(ms(300));
+    let reply = third.granted();
+    assert_eq!((reply.grants[0].group.as_str(), permits(&reply)), ("b", 2));
+    assert_eq!(setup.usage().unwrap().granted, 2);
+}
+
+#[test]
+fn a_request_is_only_repeated_by_its_own_client() {
+    let setup = Setup::new(|builder| builder.limit(4));
+    let mine = setup.send(named(request("c1", &[("a", 1)]), "r"));
+    let theirs = setup.send(named(request("c2", &[("a", 1)]), "r"));
+    setup.world.advance(ms(100));
+    assert_eq!(
+        (permits(&mine.granted()), permits(&theirs.granted())),
+        (1, 1)
+    );
+}
+
+#[test]
+fn a_waiting_request_fails_with_its_instance_and_when_the_limit_cannot_be_read() {
+    let readable = Rc::new(Cell::new(true));
+    let limit = readable.clone();
+    let setup = Setup::new(move |builder| {
+        let readable = limit.clone();
+        builder.limit_with(move || {
+            let limit = if readable.get() {
+                Ok(0)
+            } else {
+                Err("away".into())
+            };
+            std::future::ready(limit)
+        })
+    });
+    let sent = setup.send(waiting("c1", &[("a", 1)], 60_000));
+    setup.world.advance(ms(1_000));
+    readable.set(false);
+    let other = setup.send(request("c2", &[("a", 1)]));
+    setup.world.advance(ms(300));
+    assert_eq!(
+        (sent.failure(), other.failure()),
+        ("limit".into(), "limit".into())
+    );
+    readable.set(true);
+    let sent = setup.send(waiting("c1", &[("a", 1)], 60_000));
+    setup.world.advance(ms(1_000));
+    setup.object.crash();
+    setup.world.run_until_idle();
+    assert_eq!(sent.failure(), "ended");
+}
