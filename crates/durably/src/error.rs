@@ -80,6 +80,11 @@ impl ConfigError {
         &self.field
     }
 
+    /// What is wrong with it; completes the sentence "*field* …".
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
+
     /// A stable name for programs.
     pub fn code(&self) -> &'static str {
         "configuration"

@@ -7,6 +7,7 @@ use durably::ConfigError;
 use durably::SchedulerConfig;
 use durably::jobs::{AccountConfig, ShardConfig, WRAPPER_BYTES};
 use durably::operations::HandlerConfig;
+use durably::semaphore::LeaseOptions;
 
 use crate::SystemConfig;
 
@@ -30,6 +31,8 @@ pub struct JobsConfig {
     pub default_limit: u64,
     /// The ceiling of a group that was given none; none by default.
     pub default_group_limit: Option<u64>,
+    /// How leases are given by an account that was not told; none by default.
+    pub default_leases: Option<LeaseOptions>,
     /// How long a round waits for more requests; 1 s by default.
     pub round_wait: Duration,
     /// The least time between the starts of two rounds; 2 s by default.
@@ -59,6 +62,7 @@ impl JobsConfig {
             shards_per_account: 4,
             default_limit: 10,
             default_group_limit: None,
+            default_leases: None,
             round_wait: Duration::from_secs(1),
             round_period: Duration::from_secs(2),
             grant_timeout: Duration::from_secs(10),
@@ -90,6 +94,7 @@ impl JobsConfig {
             scheduler: self.scheduler(),
             default_limit: self.default_limit,
             default_group_limit: self.default_group_limit,
+            default_leases: self.default_leases.clone(),
             round_wait: self.round_wait,
             round_period: self.round_period,
             grant_timeout: self.grant_timeout,

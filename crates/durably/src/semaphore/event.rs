@@ -40,6 +40,39 @@ pub struct GroupUsage {
     pub limit: Option<u64>,
 }
 
+/// What a group is measured against at one moment, from the sums that rounds decide by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Standing {
+    /// Permits that may be out at once, of all groups.
+    pub limit: u64,
+    /// Permits granted and not released, of all groups.
+    pub granted: u64,
+    /// Permits of leases that are not released, of all groups.
+    pub leased: u64,
+    /// Permits that grants may still receive.
+    pub available: u64,
+    /// The group's own part.
+    pub group: GroupStanding,
+}
+
+/// The part of one group in a [`Standing`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupStanding {
+    /// The group's own ceiling, if it has one that could be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// Permits granted and not released.
+    pub granted: u64,
+    /// Permits of leases that are not released.
+    pub leased: u64,
+    /// Why the group is given nothing whatever is left, if so: `not_permitted` or
+    /// `limit_resolution_error`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<BlockedReason>,
+}
+
 /// Something that happened in a holder, told after its commit.
 ///
 /// As JSON it has `entityKind: "semaphore"`, its `type` and its fields in camelCase.

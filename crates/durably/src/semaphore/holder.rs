@@ -14,12 +14,12 @@ use tracing::Instrument;
 use super::book::Book;
 use super::builder::{SemaphoreBuilder, Settings};
 use super::error::SemaphoreError;
-use super::event::{SemaphoreEvent, TARGET, Usage};
+use super::event::{GroupStanding, SemaphoreEvent, Standing, TARGET, Usage};
 use super::leases::{LeaseOptions, Leasing};
 use super::ledger::{Delta, Ledger};
 use super::limits::Limits;
-use super::protocol::{GrantReport, LeaseReport, Message, PermitSync, Reply, SyncReply};
-use super::round::usage;
+use super::protocol::{GrantReport, LeaseReport, Message, PermitSync, Reply, SyncReply, check_id};
+use super::round::{Policy, usage};
 use super::rounds::Rounds;
 use super::store::{self, Changes, GrantRow, LeaseRow};
 use crate::error::{BoxError, ConfigError, OpenError, StorageError};
@@ -145,20 +145,47 @@ impl Semaphore {
     )]
     pub async fn usage(&self) -> Result<Usage, SemaphoreError> {
         let inner = self.0.clone();
-        let now = inner.scheduler.now();
         let limit = inner.limits.limit(&**inner.scheduler.host()).await?;
-        let reader = inner.clone();
-        let (sums, leasing) = inner
-            .scheduler
-            .transaction(move |transaction| {
-                let sums = reader.sums_at(transaction.sql(), now)?;
-                Ok::<_, StorageError>((sums, reader.leasing()))
-            })
-            .await?;
+        let (sums, leasing) = inner.sums_now().await?;
         let granted = sums.groups().filter(|(_, sum)| sum.grants > 0);
         let groups: Vec<String> = granted.map(|(group, _)| group.to_owned()).collect();
         let policies = inner.policies(groups).await;
         Ok(usage(limit, &leasing, 0, &policies, &sums))
+    }
+
+    /// What `group` is measured against now, for whoever wants to know why it waits.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`usage`](Self::usage), and [`SemaphoreError::Malformed`] for a bad name.
+    #[tracing::instrument(
+        level = "debug",
+        target = "durably::semaphore",
+        name = "Semaphore.standing",
+        skip_all
+    )]
+    pub async fn standing(&self, group: &str) -> Result<Standing, SemaphoreError> {
+        check_id("group", group)?;
+        let inner = self.0.clone();
+        let limit = inner.limits.limit(&**inner.scheduler.host()).await?;
+        let policy = inner.limits.policy(&**inner.scheduler.host(), group).await;
+        let (sums, leasing) = inner.sums_now().await?;
+        let of_group = sums.group(group);
+        Ok(Standing {
+            limit,
+            granted: sums.outstanding(),
+            leased: sums.footprint(),
+            available: leasing.room(limit, sums.outstanding(), sums.footprint(), 0),
+            group: GroupStanding {
+                limit: policy.ceiling(),
+                granted: of_group.outstanding,
+                leased: of_group.footprint,
+                closed: match policy {
+                    Policy::Open { .. } => None,
+                    Policy::Closed(reason) => Some(reason),
+                },
+            },
+        })
     }
 
     /// Changes how leases are given, from the next round on; `None` gives none any more, and has the
@@ -363,13 +390,19 @@ impl Inner {
         Ok(())
     }
 
-    /// The sums as they are once all that is due at `now` has been taken back.
-    fn sums_at(&self, sql: &dyn Sql, now: Timestamp) -> Result<Ledger, StorageError> {
-        let mut sums = self.ledger.borrow().clone();
-        for (group, unclaimed) in store::due_by_group(sql, now)? {
-            sums.take_back(&group, unclaimed);
-        }
-        Ok(sums)
+    /// The sums as they are once all that is due by now has been taken back, and what there is to do
+    /// with leases.
+    async fn sums_now(self: &Rc<Self>) -> Result<(Ledger, Leasing), StorageError> {
+        let now = self.scheduler.now();
+        let inner = self.clone();
+        let read = self.scheduler.transaction(move |transaction| {
+            let mut sums = inner.ledger.borrow().clone();
+            for (group, unclaimed) in store::due_by_group(transaction.sql(), now)? {
+                sums.take_back(&group, unclaimed);
+            }
+            Ok::<_, StorageError>((sums, inner.leasing()))
+        });
+        read.await
     }
 
     /// Takes back what was not claimed in time.

@@ -18,7 +18,7 @@ mod store;
 
 pub use builder::SemaphoreBuilder;
 pub use error::SemaphoreError;
-pub use event::{GroupUsage, SemaphoreEvent, Usage};
+pub use event::{GroupStanding, GroupUsage, SemaphoreEvent, Standing, Usage};
 pub use holder::{MIGRATIONS, Semaphore};
 pub use leases::{Amount, LeaseOptions, LimitedGroups, Provisioning, Ratio};
 pub use store::{Changes, GrantRow, LeaseRow};

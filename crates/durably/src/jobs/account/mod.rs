@@ -20,7 +20,7 @@ use crate::host::{Host, LocalFuture, Object, Sql};
 use crate::migrations::Migration;
 use crate::scheduler::{Participant, Scheduler, SchedulerConfig};
 use crate::semaphore::protocol::{Message, Reply};
-use crate::semaphore::{Semaphore, SemaphoreError, Usage};
+use crate::semaphore::{LeaseOptions, Semaphore, SemaphoreError, Standing, Usage};
 use crate::time::{MAX_SAFE_INTEGER, Timestamp, check_duration};
 
 /// The most shards that one account is spread over.
@@ -41,6 +41,8 @@ pub struct AccountConfig {
     pub default_limit: u64,
     /// The ceiling of a group that was given none; `None` lets such groups share the account's limit.
     pub default_group_limit: Option<u64>,
+    /// How leases are given by an account that was not told; `None` gives none.
+    pub default_leases: Option<LeaseOptions>,
     /// How long a round waits for more requests.
     pub round_wait: Duration,
     /// The least time between the starts of two rounds.
@@ -67,6 +69,9 @@ impl AccountConfig {
                     format!("must be at most {MAX_SAFE_INTEGER}"),
                 ));
             }
+        }
+        if let Some(leases) = &self.default_leases {
+            leases.check()?;
         }
         check_duration("round_wait", self.round_wait)?;
         check_duration("round_period", self.round_period)?;
@@ -97,6 +102,7 @@ pub struct AccountLimit {
     scheduler: Scheduler,
     semaphore: Semaphore,
     settings: Rc<Settings>,
+    default_leases: Option<LeaseOptions>,
 }
 
 impl Object for AccountLimit {
@@ -110,6 +116,8 @@ impl Object for AccountLimit {
 /// What is stored of an account, as it is in memory.
 struct Settings {
     limits: RefCell<BTreeMap<String, u64>>,
+    /// Its own setting, if it has one.
+    leases: RefCell<Option<Option<LeaseOptions>>>,
     /// The newest first; empty for an account that never had a job.
     lists: RefCell<Vec<ShardList>>,
 }
@@ -125,6 +133,7 @@ impl Participant for Settings {
 
     fn load(&self, sql: &dyn Sql, _now: Timestamp) -> Result<(), StorageError> {
         *self.limits.borrow_mut() = store::limits(sql)?;
+        *self.leases.borrow_mut() = store::leases(sql)?;
         *self.lists.borrow_mut() = store::shard_lists(sql)?;
         Ok(())
     }
@@ -156,6 +165,7 @@ impl AccountLimit {
         let scheduler = Scheduler::new(host, config.scheduler)?;
         let settings = Rc::new(Settings {
             limits: RefCell::default(),
+            leases: RefCell::default(),
             lists: RefCell::default(),
         });
         scheduler.attach(&settings)?;
@@ -178,11 +188,14 @@ impl AccountLimit {
             .grant_timeout(config.grant_timeout)
             .build()?;
         scheduler.open().await?;
-        Ok(AccountLimit {
+        let account = AccountLimit {
             scheduler,
             semaphore,
             settings,
-        })
+            default_leases: config.default_leases,
+        };
+        account.semaphore.set_leases(account.leases())?;
+        Ok(account)
     }
 
     /// Answers a message of a client; see [`Semaphore::handle`].
@@ -201,6 +214,47 @@ impl AccountLimit {
     /// [`JobError::Semaphore`].
     pub async fn usage(&self) -> Result<Usage, JobError> {
         self.semaphore.usage().await.map_err(JobError::Semaphore)
+    }
+
+    /// What a group of the account is measured against at this moment.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::Semaphore`].
+    pub async fn standing(&self, group: &str) -> Result<Standing, JobError> {
+        let standing = self.semaphore.standing(group).await;
+        standing.map_err(JobError::Semaphore)
+    }
+
+    /// How the account gives leases: by its own setting, or the default.
+    pub fn leases(&self) -> Option<LeaseOptions> {
+        let own = self.settings.leases.borrow().clone();
+        own.unwrap_or_else(|| self.default_leases.clone())
+    }
+
+    /// Sets how the account gives leases, from the next round on: `Some(None)` gives none, `None`
+    /// takes the setting back for the default.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::Invalid`] naming the field that is out of range, and what storage answers.
+    pub async fn set_leases(&self, leases: Option<Option<LeaseOptions>>) -> Result<(), JobError> {
+        if let Some(Some(options)) = &leases {
+            let checked = options.check();
+            checked.map_err(|error| JobError::invalid(error.field(), error.problem()))?;
+        }
+        let settings = self.settings.clone();
+        self.scheduler
+            .transaction(move |transaction| {
+                store::set_leases(transaction.sql(), leases.as_ref())?;
+                transaction.on_release(Box::new(move || {
+                    settings.leases.replace(leases);
+                }));
+                Ok::<_, JobError>(())
+            })
+            .await?;
+        let changed = self.semaphore.set_leases(self.leases());
+        changed.map_err(|error| JobError::invalid(error.field(), error.problem()))
     }
 
     /// The account's own limit, if it was given one.
@@ -242,6 +296,7 @@ impl AccountLimit {
             ));
         }
         let settings = self.settings.clone();
+        let semaphore = self.semaphore.clone();
         self.scheduler
             .transaction(move |transaction| {
                 store::set_limit(transaction.sql(), &group, limit)?;
@@ -251,6 +306,8 @@ impl AccountLimit {
                         Some(limit) => limits.insert(group, limit),
                         None => limits.remove(&group),
                     };
+                    drop(limits);
+                    semaphore.limits_changed();
                 }));
                 Ok(())
             })
