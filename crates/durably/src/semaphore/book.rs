@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use super::event::SemaphoreEvent;
 use super::leases::Leasing;
 use super::ledger::Delta;
+use super::operators::ForceReleased;
 use super::protocol::{GrantReport, GrantResult, GrantStatus, LeaseGrant, LeaseReport};
 use super::store::{Changes, GrantRow, LeaseRow};
 use crate::time::Timestamp;
@@ -196,6 +197,27 @@ impl Book {
             }
         }
         events
+    }
+
+    /// Takes everything away, or what belongs to one group.
+    pub(super) fn take_away(&mut self, group: Option<&str>) -> ForceReleased {
+        let mut released = ForceReleased::default();
+        let goes = |of: &str| group.is_none_or(|group| group == of);
+        self.grants.retain(|_, row| {
+            if goes(&row.group) {
+                self.delta.remove_grant(row);
+                released.granted += row.outstanding();
+            }
+            !goes(&row.group)
+        });
+        self.leases.retain(|_, row| {
+            if goes(&row.group) {
+                self.delta.remove_lease(row);
+                released.leased += row.footprint();
+            }
+            !goes(&row.group)
+        });
+        released
     }
 
     /// Adds a new grant.

@@ -141,6 +141,21 @@ pub enum SemaphoreEvent {
         /// Permits that its client reported as undrawn in this round; none if it did not report.
         permits: u64,
     },
+    /// An operator took permits from a client.
+    ForceReleased {
+        /// When.
+        timestamp: Timestamp,
+        /// Whose they were.
+        client_id: String,
+        /// Of which group; of all if none is named.
+        group: Option<String>,
+        /// Permits of grants.
+        granted: u64,
+        /// Permits of leases.
+        leased: u64,
+        /// What the operator said.
+        reason: String,
+    },
 }
 
 impl SemaphoreEvent {
@@ -152,6 +167,7 @@ impl SemaphoreEvent {
             SemaphoreEvent::GrantReclaimed { .. } => "grant_reclaimed",
             SemaphoreEvent::LeaseGranted { .. } => "lease_granted",
             SemaphoreEvent::LeaseRetired { .. } => "lease_retired",
+            SemaphoreEvent::ForceReleased { .. } => "force_released",
         }
     }
 
@@ -227,6 +243,8 @@ impl SemaphoreEvent {
                 permits,
                 "durability.semaphore.lease_retired"
             ),
+            // Traced where it is done, with more weight than these.
+            SemaphoreEvent::ForceReleased { .. } => {}
         }
     }
 }
@@ -291,6 +309,23 @@ impl Serialize for SemaphoreEvent {
                 map.serialize_entry("clientId", client_id)?;
                 map.serialize_entry("group", group)?;
                 map.serialize_entry("permits", permits)?;
+            }
+            SemaphoreEvent::ForceReleased {
+                timestamp,
+                client_id,
+                group,
+                granted,
+                leased,
+                reason,
+            } => {
+                map.serialize_entry("timestamp", timestamp)?;
+                map.serialize_entry("clientId", client_id)?;
+                if let Some(group) = group {
+                    map.serialize_entry("group", group)?;
+                }
+                map.serialize_entry("granted", granted)?;
+                map.serialize_entry("leased", leased)?;
+                map.serialize_entry("reason", reason)?;
             }
         }
         map.end()

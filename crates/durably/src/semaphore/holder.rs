@@ -5,6 +5,7 @@
 //! ([`limits`](super::limits)), what the rows look like ([`store`](super::store)).
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 
@@ -31,6 +32,9 @@ use crate::time::Timestamp;
 
 /// The holder's schema, for [`migrate`](crate::migrations::migrate).
 pub const MIGRATIONS: &[Migration] = store::MIGRATIONS;
+
+/// Of how many clients it is known when they were last heard of.
+const MAX_HEARD: usize = 10_000;
 
 /// Below this many rows a debug build compares the sums with the rows after every change.
 #[cfg(debug_assertions)]
@@ -65,6 +69,8 @@ pub(super) struct Inner {
     leases: RefCell<Option<LeaseOptions>>,
     pub(super) ledger: RefCell<Ledger>,
     pub(super) rounds: Rounds,
+    /// When each client was last heard of since the object was opened.
+    pub(super) heard: RefCell<BTreeMap<String, Timestamp>>,
 }
 
 impl Semaphore {
@@ -75,6 +81,10 @@ impl Semaphore {
 
     pub(super) fn new(inner: Rc<Inner>) -> Semaphore {
         Semaphore(inner)
+    }
+
+    pub(super) fn inner(&self) -> &Rc<Inner> {
+        &self.0
     }
 
     /// Takes a message: a sync is applied and answered at once, a request is answered by its
@@ -101,9 +111,14 @@ impl Semaphore {
         let taken = message
             .check()
             .map_err(SemaphoreError::from)
-            .and_then(|()| match message {
-                Message::Request(request) => self.0.clone().request(request).map(Taken::Request),
-                Message::Sync(sync) => Ok(Taken::Sync(self.0.clone().sync(sync))),
+            .and_then(|()| {
+                self.0.hear(message.client_id());
+                match message {
+                    Message::Request(request) => {
+                        self.0.clone().request(request).map(Taken::Request)
+                    }
+                    Message::Sync(sync) => Ok(Taken::Sync(self.0.clone().sync(sync))),
+                }
             });
         async move {
             match taken? {
@@ -294,6 +309,7 @@ impl Inner {
             leases: RefCell::new(leases),
             ledger: RefCell::default(),
             rounds: Rounds::default(),
+            heard: RefCell::default(),
         })
     }
 
@@ -346,6 +362,26 @@ impl Inner {
                 now: sent_at.map(|_| scheduler.now()),
             })
         }
+    }
+
+    /// Notes that a client was heard of.
+    fn hear(&self, client_id: &str) {
+        let now = self.scheduler.now();
+        let mut heard = self.heard.borrow_mut();
+        if let Some(at) = heard.get_mut(client_id) {
+            *at = now;
+            return;
+        }
+        // Strangers who come and go must not fill the memory; who was not heard for longest goes.
+        if heard.len() >= MAX_HEARD {
+            let middle = {
+                let mut times: Vec<Timestamp> = heard.values().copied().collect();
+                let half = times.len() / 2;
+                *times.select_nth_unstable(half).1
+            };
+            heard.retain(|_, at| *at > middle);
+        }
+        heard.insert(client_id.to_owned(), now);
     }
 
     /// What there is to do with leases at this moment.

@@ -7,13 +7,15 @@ use crate::migrations::Migration;
 use crate::time::Timestamp;
 
 use super::ledger::{GroupSum, Ledger};
+use super::operators::Holding;
 use super::protocol::LeaseGrant;
 
 // Ids are ordered, so new rows and their index entries are appended. The first index holds only
 // grants that a cleanup may still concern, so that the next deadline and what is due are found
-// without reading the others; the second only what was made for a request that may be repeated.
-// Leases are found by their expiry, by their group when that may have none any more, and by their
-// client. Those that are retired are only waited for, so the first two do not hold them.
+// without reading the others; the second finds what a client has, and what was made for a request
+// that is repeated. Leases are found by their expiry, by their group when that may have none any
+// more, and by their client. Those that are retired are only waited for, so the first two do not
+// hold them.
 pub(super) const MIGRATIONS: &[Migration] = &[Migration {
     name: "0001_grants_and_leases",
     up: "CREATE TABLE durability_semaphore_grants (
@@ -29,8 +31,8 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
          ) STRICT, WITHOUT ROWID;
          CREATE INDEX durability_semaphore_grants_unclaimed
             ON durability_semaphore_grants (expires_at) WHERE claimed < permits;
-         CREATE INDEX durability_semaphore_grants_requested
-            ON durability_semaphore_grants (client_id, request_id) WHERE request_id IS NOT NULL;
+         CREATE INDEX durability_semaphore_grants_client
+            ON durability_semaphore_grants (client_id, request_id);
          CREATE TABLE durability_semaphore_leases (
             lease_id TEXT PRIMARY KEY NOT NULL,
             client_id TEXT NOT NULL,
@@ -239,10 +241,70 @@ pub(super) fn grants_of_request(
         "SELECT grant_id, client_id, grp, permits, claimed, released, created_at, expires_at,
             request_id
          FROM durability_semaphore_grants
-         WHERE request_id IS NOT NULL AND client_id = ? AND request_id = ?",
+         WHERE client_id = ? AND request_id = ?",
         &[client_id.into(), request_id.into()],
         read_grant,
     )
+}
+
+/// All grants of a client.
+pub(super) fn grants_of_client(
+    sql: &dyn Sql,
+    client_id: &str,
+) -> Result<Vec<GrantRow>, StorageError> {
+    sql.all(
+        "SELECT grant_id, client_id, grp, permits, claimed, released, created_at, expires_at,
+            request_id
+         FROM durability_semaphore_grants WHERE client_id = ?",
+        &[client_id.into()],
+        read_grant,
+    )
+}
+
+/// What the next `limit` clients after `after` hold, by group; grants and leases apart.
+pub(super) fn holdings(
+    sql: &dyn Sql,
+    after: &str,
+    limit: u64,
+) -> Result<Vec<Holding>, StorageError> {
+    let clients: Vec<String> = sql.all(
+        "SELECT client_id FROM (
+            SELECT DISTINCT client_id FROM durability_semaphore_grants WHERE client_id > ?1
+            UNION SELECT DISTINCT client_id FROM durability_semaphore_leases WHERE client_id > ?1)
+         ORDER BY client_id LIMIT ?2",
+        &[after.into(), limit.into()],
+        |row| row.string(0),
+    )?;
+    let mut holdings = Vec::new();
+    for client_id in clients {
+        let read = |granted: bool| {
+            let client_id = client_id.clone();
+            move |row: &dyn Row| {
+                let permits = row.count(1)?;
+                Ok(Holding {
+                    client_id: client_id.clone(),
+                    group: row.string(0)?,
+                    granted: if granted { permits } else { 0 },
+                    leased: if granted { 0 } else { permits },
+                    since: row.time(2)?,
+                    last_report: None,
+                })
+            }
+        };
+        holdings.extend(sql.all(
+            "SELECT grp, SUM(permits - released), MIN(created_at)
+             FROM durability_semaphore_grants WHERE client_id = ? GROUP BY grp",
+            &[(&client_id).into()],
+            read(true),
+        )?);
+        holdings.extend(sql.all(
+            "SELECT grp, SUM(permits - released), MIN(created_at)
+             FROM durability_semaphore_leases WHERE client_id = ? GROUP BY grp",
+            &[(&client_id).into()],
+            read(false),
+        )?);
+    }
+    Ok(holdings)
 }
 
 /// One lease, if it is stored.

@@ -3,5 +3,6 @@
 mod arbitrary;
 mod limits;
 mod messages;
+mod operators;
 mod setup;
 mod waiting;
