@@ -117,6 +117,7 @@ pub(super) fn request(client: &str, groups: usize, count: u64) -> PermitRequest 
         sent_at: Some(now),
         request_id: None,
         wait_ms: None,
+        client_ttl_ms: None,
     }
 }
 
@@ -137,6 +138,8 @@ pub(super) fn report<'a>(
         grants: reports.collect(),
         leases: None,
         sent_at: Some(now()),
+        client_ttl_ms: None,
+        client_ttl_ms: None,
     }
 }
 

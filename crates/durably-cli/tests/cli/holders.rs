@@ -27,6 +27,7 @@ fn demand(count: u64) -> PermitRequest {
         sent_at: None,
         request_id: None,
         wait_ms: None,
+        client_ttl_ms: None,
     }
 }
 
@@ -40,6 +41,8 @@ fn report(grant_id: &str, claimed: u64, released: u64) -> PermitSync {
         }],
         leases: None,
         sent_at: None,
+        client_ttl_ms: None,
+        client_ttl_ms: None,
     }
 }
 

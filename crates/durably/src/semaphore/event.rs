@@ -141,6 +141,17 @@ pub enum SemaphoreEvent {
         /// Permits that its client reported as undrawn in this round; none if it did not report.
         permits: u64,
     },
+    /// A client without storage was silent for too long, and what it held came back.
+    ClientExpired {
+        /// The time of the alarm pass.
+        timestamp: Timestamp,
+        /// The client.
+        client_id: String,
+        /// Permits of grants.
+        granted: u64,
+        /// Permits of leases.
+        leased: u64,
+    },
     /// An operator took permits from a client.
     ForceReleased {
         /// When.
@@ -167,6 +178,7 @@ impl SemaphoreEvent {
             SemaphoreEvent::GrantReclaimed { .. } => "grant_reclaimed",
             SemaphoreEvent::LeaseGranted { .. } => "lease_granted",
             SemaphoreEvent::LeaseRetired { .. } => "lease_retired",
+            SemaphoreEvent::ClientExpired { .. } => "client_expired",
             SemaphoreEvent::ForceReleased { .. } => "force_released",
         }
     }
@@ -243,6 +255,18 @@ impl SemaphoreEvent {
                 permits,
                 "durability.semaphore.lease_retired"
             ),
+            SemaphoreEvent::ClientExpired {
+                client_id,
+                granted,
+                leased,
+                ..
+            } => tracing::debug!(
+                target: TARGET,
+                client_id,
+                granted,
+                leased,
+                "durability.semaphore.client_expired"
+            ),
             // Traced where it is done, with more weight than these.
             SemaphoreEvent::ForceReleased { .. } => {}
         }
@@ -309,6 +333,17 @@ impl Serialize for SemaphoreEvent {
                 map.serialize_entry("clientId", client_id)?;
                 map.serialize_entry("group", group)?;
                 map.serialize_entry("permits", permits)?;
+            }
+            SemaphoreEvent::ClientExpired {
+                timestamp,
+                client_id,
+                granted,
+                leased,
+            } => {
+                map.serialize_entry("timestamp", timestamp)?;
+                map.serialize_entry("clientId", client_id)?;
+                map.serialize_entry("granted", granted)?;
+                map.serialize_entry("leased", leased)?;
             }
             SemaphoreEvent::ForceReleased {
                 timestamp,

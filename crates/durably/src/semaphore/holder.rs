@@ -4,7 +4,7 @@
 //! Not decided here: who gets what ([`round`](super::round)), what the limits are
 //! ([`limits`](super::limits)), what the rows look like ([`store`](super::store)).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
@@ -71,6 +71,8 @@ pub(super) struct Inner {
     pub(super) rounds: Rounds,
     /// When each client was last heard of since the object was opened.
     pub(super) heard: RefCell<BTreeMap<String, Timestamp>>,
+    /// Whether any client without storage may be registered.
+    pub(super) ephemeral: Cell<bool>,
 }
 
 impl Semaphore {
@@ -310,6 +312,7 @@ impl Inner {
             ledger: RefCell::default(),
             rounds: Rounds::default(),
             heard: RefCell::default(),
+            ephemeral: Cell::default(),
         })
     }
 
@@ -328,10 +331,12 @@ impl Inner {
             grants,
             leases,
             sent_at,
+            client_ttl_ms,
         } = sync;
         let inner = self.clone();
         let applied = self.scheduler.transaction(move |transaction| {
             let sql = transaction.sql();
+            inner.renew(sql, &client_id, client_ttl_ms, now)?;
             let leasing = inner.leasing();
             let leases = leases.filter(|_| leasing.is_active());
             let mut book = Book::new(
@@ -500,11 +505,17 @@ impl Participant for Inner {
 
     fn load(&self, sql: &dyn Sql, _now: Timestamp) -> Result<(), StorageError> {
         *self.ledger.borrow_mut() = store::sums(sql)?;
+        self.ephemeral.set(store::knows_clients(sql)?);
         Ok(())
     }
 
     fn next_pending_at(&self, sql: &dyn Sql) -> Result<Option<Timestamp>, StorageError> {
-        store::next_deadline(sql)
+        let deadline = store::next_deadline(sql)?;
+        let expiry = match self.ephemeral.get() {
+            true => store::next_client_expiry(sql)?,
+            false => None,
+        };
+        Ok([deadline, expiry].into_iter().flatten().min())
     }
 
     // A cleanup finds all that is due, so a deadline that has passed is still to be met.
@@ -513,10 +524,14 @@ impl Participant for Inner {
         sql: &dyn Sql,
         _now: Timestamp,
     ) -> Result<Option<Timestamp>, StorageError> {
-        store::next_deadline(sql)
+        self.next_pending_at(sql)
     }
 
     fn run_due(self: Rc<Self>, now: Timestamp) -> LocalFuture<Result<(), BoxError>> {
-        Box::pin(async move { Ok(self.clean_up(now).await?) })
+        Box::pin(async move {
+            self.clone().clean_up(now).await?;
+            self.expire_clients(now).await?;
+            Ok(())
+        })
     }
 }

@@ -4,6 +4,7 @@
 pub mod book;
 mod builder;
 pub mod client;
+mod ephemeral;
 mod error;
 mod event;
 mod holder;

@@ -7,7 +7,7 @@
 use serde::de::{self, DeserializeOwned, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::time::{MAX_SAFE_INTEGER, Timestamp};
+use crate::time::{MAX_DURATION, MAX_SAFE_INTEGER, Timestamp};
 
 /// The longest id (of a client, group, grant, lease, key or item), in bytes.
 pub const MAX_ID_BYTES: usize = 256;
@@ -131,6 +131,15 @@ pub struct PermitRequest {
         skip_serializing_if = "Option::is_none"
     )]
     pub wait_ms: Option<u64>,
+    /// Registers a client that has no storage: once it has not been heard of for so long, in
+    /// milliseconds, all its permits come back, whatever it still runs. For clients that come back
+    /// and report after a crash, leave it away.
+    #[serde(
+        default,
+        deserialize_with = "optional_ttl",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub client_ttl_ms: Option<u64>,
 }
 
 /// Reports without asking; answered at once.
@@ -157,6 +166,15 @@ pub struct PermitSync {
         skip_serializing_if = "Option::is_none"
     )]
     pub sent_at: Option<Timestamp>,
+    /// Registers a client that has no storage: once it has not been heard of for so long, in
+    /// milliseconds, all its permits come back, whatever it still runs. For clients that come back
+    /// and report after a crash, leave it away.
+    #[serde(
+        default,
+        deserialize_with = "optional_ttl",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub client_ttl_ms: Option<u64>,
 }
 
 /// A message to a holder.
@@ -432,6 +450,14 @@ impl Message {
         }
     }
 
+    /// How long its sender may be silent, if it says so.
+    pub fn client_ttl_ms(&self) -> Option<u64> {
+        match self {
+            Message::Request(request) => request.client_ttl_ms,
+            Message::Sync(sync) => sync.client_ttl_ms,
+        }
+    }
+
     /// Checks a message that was built, not read, against the same rules.
     ///
     /// # Errors
@@ -483,6 +509,9 @@ impl Message {
         for (index, report) in leases.iter().enumerate() {
             check_id(&format!("leases[{index}].leaseId"), &report.lease_id)?;
             check_counts(&format!("leases[{index}]"), [report.drawn, report.released])?;
+        }
+        if let Some(problem) = self.client_ttl_ms().and_then(ttl_problem) {
+            return Err(ProtocolError::new("clientTtlMs", problem));
         }
         if let Message::Request(request) = self {
             if let Some(request_id) = &request.request_id {
@@ -599,6 +628,17 @@ fn optional_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u
     count(deserializer).map(Some)
 }
 
+fn optional_ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let ttl = count(deserializer)?;
+    ttl_problem(ttl).map_or(Ok(Some(ttl)), |problem| Err(de::Error::custom(problem)))
+}
+
+fn ttl_problem(millis: u64) -> Option<String> {
+    let longest = MAX_DURATION.as_millis();
+    let fits = (1..=longest).contains(&u128::from(millis));
+    (!fits).then(|| format!("must be 1 to {longest} ms"))
+}
+
 fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
@@ -711,6 +751,10 @@ mod tests {
                 "waitMs",
             ),
             (
+                json!({"type": "sync", "v": 1, "clientId": "c", "grants": [], "clientTtlMs": 0}),
+                "clientTtlMs",
+            ),
+            (
                 json!({"type": "sync", "v": 1, "clientId": "c", "grants": [], "leases":
                        [{"leaseId": "l", "drawn": 0, "released": 0, "retired": "yes"}]}),
                 "leases[0].retired",
@@ -768,6 +812,7 @@ mod tests {
                 sent_at: sent_at.map(Timestamp::from_millis),
                 request_id,
                 wait_ms,
+                client_ttl_ms: None,
             });
             let json = serde_json::to_vec(&message).unwrap();
             prop_assert_eq!(message.check(), Ok(()));

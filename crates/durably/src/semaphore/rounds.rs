@@ -324,6 +324,10 @@ impl Inner {
                 round_period: inner.settings.round_period,
                 with_usage: inner.is_heard(),
             };
+            // Whoever is parked is alive, too.
+            for request in &input.requests {
+                inner.renew(sql, &request.client_id, request.client_ttl_ms, start)?;
+            }
             inner.load(sql, &mut input)?;
             let mut next_id = || inner.scheduler.next_id();
             let mut outcome = round::decide(input, &inner.ledger.borrow(), &mut next_id);

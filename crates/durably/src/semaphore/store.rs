@@ -49,8 +49,16 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
          CREATE INDEX durability_semaphore_leases_group
             ON durability_semaphore_leases (grp) WHERE retired = 0;
          CREATE INDEX durability_semaphore_leases_client
-            ON durability_semaphore_leases (client_id);",
-    down: "DROP TABLE durability_semaphore_leases; DROP TABLE durability_semaphore_grants;",
+            ON durability_semaphore_leases (client_id);
+         CREATE TABLE durability_semaphore_clients (
+            client_id TEXT PRIMARY KEY NOT NULL,
+            ttl INTEGER NOT NULL,
+            expires_at INTEGER NOT NULL
+         ) STRICT, WITHOUT ROWID;
+         CREATE INDEX durability_semaphore_clients_expiry
+            ON durability_semaphore_clients (expires_at);",
+    down: "DROP TABLE durability_semaphore_clients; DROP TABLE durability_semaphore_leases;
+           DROP TABLE durability_semaphore_grants;",
 }];
 
 /// A stored grant. Always `released <= claimed <= permits` and `released < permits`: a grant that
@@ -352,6 +360,75 @@ pub(super) fn leases_of_client(
         &[client_id.into()],
         read_lease,
     )
+}
+
+/// Whether any client without storage is registered.
+pub(super) fn knows_clients(sql: &dyn Sql) -> Result<bool, StorageError> {
+    let any = sql.first(
+        "SELECT 1 FROM durability_semaphore_clients LIMIT 1",
+        &[],
+        |_| Ok(()),
+    )?;
+    Ok(any.is_some())
+}
+
+/// Registers a client that may be silent for `ttl` ms.
+pub(super) fn register_client(
+    sql: &dyn Sql,
+    client_id: &str,
+    ttl: u64,
+    now: Timestamp,
+) -> Result<(), StorageError> {
+    let expires_at = now + std::time::Duration::from_millis(ttl);
+    sql.execute(
+        "INSERT INTO durability_semaphore_clients (client_id, ttl, expires_at) VALUES (?, ?, ?)
+         ON CONFLICT (client_id) DO UPDATE SET ttl = excluded.ttl, expires_at = excluded.expires_at",
+        &[client_id.into(), ttl.into(), expires_at.into()],
+    )?;
+    Ok(())
+}
+
+/// Has a client that was heard of expire later, if it is registered.
+pub(super) fn renew_client(
+    sql: &dyn Sql,
+    client_id: &str,
+    now: Timestamp,
+) -> Result<(), StorageError> {
+    sql.execute(
+        "UPDATE durability_semaphore_clients SET expires_at = ? + ttl WHERE client_id = ?",
+        &[now.into(), client_id.into()],
+    )?;
+    Ok(())
+}
+
+pub(super) fn next_client_expiry(sql: &dyn Sql) -> Result<Option<Timestamp>, StorageError> {
+    sql.first(
+        "SELECT expires_at FROM durability_semaphore_clients ORDER BY expires_at LIMIT 1",
+        &[],
+        |row| row.time(0),
+    )
+}
+
+/// The first `limit` clients that have been silent for too long at `now`.
+pub(super) fn expired_clients(
+    sql: &dyn Sql,
+    now: Timestamp,
+    limit: u64,
+) -> Result<Vec<String>, StorageError> {
+    sql.all(
+        "SELECT client_id FROM durability_semaphore_clients WHERE expires_at <= ?
+         ORDER BY expires_at, client_id LIMIT ?",
+        &[now.into(), limit.into()],
+        |row| row.string(0),
+    )
+}
+
+pub(super) fn forget_client(sql: &dyn Sql, client_id: &str) -> Result<(), StorageError> {
+    sql.execute(
+        "DELETE FROM durability_semaphore_clients WHERE client_id = ?",
+        &[client_id.into()],
+    )?;
+    Ok(())
 }
 
 /// The sums over all rows. Reads both tables: for opening the object and for checks.

@@ -47,6 +47,7 @@ fn request(count: u64) -> PermitRequest {
         sent_at: None,
         request_id: None,
         wait_ms: None,
+        client_ttl_ms: None,
     }
 }
 
@@ -56,6 +57,8 @@ fn sync() -> PermitSync {
         grants: Vec::new(),
         leases: None,
         sent_at: None,
+        client_ttl_ms: None,
+        client_ttl_ms: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The holder on the virtual host.
 
 mod arbitrary;
+mod ephemeral;
 mod limits;
 mod messages;
 mod operators;

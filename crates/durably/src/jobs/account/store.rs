@@ -87,7 +87,7 @@ pub(super) fn set_leases(
     let json = match options {
         Some(options) => {
             let json = serde_json::to_string(options);
-            Some(json.map_err(|error| StorageError::Failed(error.to_string().into()))?)
+            Some(json.map_err(|error| StorageError::Failed(error.to_string()))?)
         }
         None => None,
     };

@@ -44,6 +44,7 @@ impl Inner {
             grants: reports.clone(),
             leases: None,
             sent_at: Some(self.now()),
+            client_ttl_ms: None,
         };
         let answer = self.in_time(self.holder.sync(&key, message)).await;
         let error = match answer {
@@ -76,6 +77,7 @@ impl Inner {
             sent_at: Some(sent),
             request_id: None,
             wait_ms: None,
+            client_ttl_ms: None,
         };
         let error = match self.in_time(self.holder.request(&key, message)).await {
             Ok(reply) => {

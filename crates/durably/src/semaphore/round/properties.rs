@@ -371,6 +371,7 @@ proptest! {
                         sent_at: None,
                         request_id: None,
                         wait_ms: None,
+                        client_ttl_ms: None,
                     };
                     accept(&mut request, now);
                     waiting.push(request);
@@ -458,6 +459,7 @@ proptest! {
                         sent_at: None,
                         request_id: None,
                         wait_ms: None,
+                        client_ttl_ms: None,
                     };
                     let outcome = holder.round(now, limit, &open, vec![request]);
                     if kind == 1 {
@@ -576,6 +578,7 @@ fn request(client: &str, demand: &[(&str, u64, u64)], sent_at: Option<u64>) -> P
         sent_at: sent_at.map(Timestamp::from_millis),
         request_id: None,
         wait_ms: None,
+        client_ttl_ms: None,
     }
 }
 
