@@ -139,7 +139,6 @@ pub(super) fn report<'a>(
         leases: None,
         sent_at: Some(now()),
         client_ttl_ms: None,
-        client_ttl_ms: None,
     }
 }
 

@@ -42,7 +42,6 @@ fn report(grant_id: &str, claimed: u64, released: u64) -> PermitSync {
         leases: None,
         sent_at: None,
         client_ttl_ms: None,
-        client_ttl_ms: None,
     }
 }
 

@@ -58,7 +58,6 @@ fn sync() -> PermitSync {
         leases: None,
         sent_at: None,
         client_ttl_ms: None,
-        client_ttl_ms: None,
     }
 }
 
