@@ -324,8 +324,7 @@ impl Inner {
         self: Rc<Self>,
         sync: PermitSync,
     ) -> impl Future<Output = Result<SyncReply, SemaphoreError>> + use<> {
-        let scheduler = self.scheduler.clone();
-        let now = scheduler.now();
+        let now = self.scheduler.now();
         let PermitSync {
             client_id,
             grants,
@@ -364,7 +363,7 @@ impl Inner {
                 grant_results,
                 contended: leases.is_some() && self.rounds.contended.get(),
                 leases,
-                now: sent_at.map(|_| scheduler.now()),
+                now: sent_at.map(|_| now),
             })
         }
     }

@@ -306,7 +306,8 @@ pub struct GrantReply {
     /// Undrawn permits of groups with nothing queued are wanted back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub contended: bool,
-    /// The holder's clock; present exactly if the request said `sentAt`.
+    /// What the holder's clock showed when this was decided; present exactly if the request said
+    /// `sentAt`.
     #[serde(
         default,
         deserialize_with = "optional_time",
@@ -332,7 +333,8 @@ pub struct SyncReply {
     /// Undrawn permits of groups with nothing queued are wanted back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub contended: bool,
-    /// The holder's clock; present exactly if the message said `sentAt`.
+    /// What the holder's clock showed when this was decided; present exactly if the message said
+    /// `sentAt`.
     #[serde(
         default,
         deserialize_with = "optional_time",

@@ -138,20 +138,21 @@ impl Inner {
             .partition(|parked| is_repeated(&parked.waiting));
         self.rounds.parked.replace(others);
         for parked in repeated {
-            self.answer_parked(parked);
+            self.answer_parked(parked, self.scheduler.now());
         }
     }
 
-    fn answer_parked(&self, parked: Parked) {
+    fn answer_parked(&self, parked: Parked, now: Timestamp) {
         let entries = self.rounds.entries.get();
         let freed = self::entries(&parked.waiting.request);
         self.rounds.entries.set(entries.saturating_sub(freed));
-        self.answer(parked.waiting, parked.reply);
+        self.answer(parked.waiting, parked.reply, now);
     }
 
-    /// Answers a request. The grants of whoever gave up go back at their claim deadline.
-    fn answer(&self, waiting: Waiting, reply: GrantReply) {
-        let now = waiting.request.sent_at.map(|_| self.scheduler.now());
+    /// Answers a request as was decided at `now`. The grants of whoever gave up go back at their
+    /// claim deadline.
+    fn answer(&self, waiting: Waiting, reply: GrantReply, now: Timestamp) {
+        let now = waiting.request.sent_at.map(|_| now);
         let reply = GrantReply { now, ..reply };
         let _ = waiting.answer.send(Ok(Reply::Grant(reply)));
     }
@@ -233,7 +234,7 @@ impl Inner {
                     let repeated = name(&waiting.request)
                         .is_some_and(|name| rounds.named.borrow().contains(&name));
                     if matters || now >= waiting.until || repeated {
-                        self.answer(waiting, reply);
+                        self.answer(waiting, reply, start);
                     } else {
                         self.park(waiting, reply, now);
                     }
@@ -279,7 +280,8 @@ impl Inner {
                 if let Some(name) = name(&parked.waiting.request) {
                     inner.rounds.named.borrow_mut().remove(&name);
                 }
-                inner.answer_parked(parked);
+                let now = inner.scheduler.now();
+                inner.answer_parked(parked, now);
             }
         });
         rounds.parked.borrow_mut().push(Parked {
