@@ -107,14 +107,13 @@ impl Inner {
         Ok(receiver)
     }
 
-    /// How long a request may be parked. A lease that it reports must not expire meanwhile, for its
-    /// client believes what it is told in the end.
+    /// How long a request may be parked. Its client counts the lifetime of a lease from when it sent
+    /// the request, so most of that must be left in the end.
     fn longest_wait(&self, request: &PermitRequest) -> Duration {
         let asked = Duration::from_millis(request.wait_ms.unwrap_or(0));
         let wait = asked.min(self.settings.max_wait);
-        let reports = request.leases.as_ref().is_some_and(|list| !list.is_empty());
         match self.leasing().ttl() {
-            Some(ttl) if reports => wait.min(ttl / 4),
+            Some(ttl) if request.leases.is_some() => wait.min(ttl / 4),
             _ => wait,
         }
     }
