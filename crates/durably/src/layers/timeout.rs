@@ -22,6 +22,14 @@ use crate::time::check_duration;
 #[error("no answer came within {} ms", .0.as_millis())]
 pub struct Elapsed(pub Duration);
 
+/// A call whose answer may be held back on purpose.
+pub trait HeldBack {
+    /// For how long at most, beside the time that an answer takes.
+    fn held_back(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
 /// Puts a [`Timeout`] in front of a service.
 #[derive(Clone, Debug)]
 pub struct TimeoutLayer<T> {
@@ -30,7 +38,8 @@ pub struct TimeoutLayer<T> {
 }
 
 impl<T: Timer> TimeoutLayer<T> {
-    /// Waits for `after`, 1 ms to 2^31 - 1 ms.
+    /// Waits for `after`, 1 ms to 2^31 - 1 ms, and for as long as the call lets its answer be held back
+    /// ([`HeldBack`]).
     ///
     /// A request for permits is answered by the holder's next round, so give it more than the
     /// holder's `round_wait` and `round_period` together.
@@ -69,6 +78,7 @@ where
     S: Service<Request>,
     S::Error: From<Elapsed>,
     T: Timer,
+    Request: HeldBack,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -79,10 +89,11 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
+        let after = self.after + request.held_back();
         TimeoutFuture {
             answer: Box::pin(self.inner.call(request)),
-            sleep: Box::pin(self.timer.sleep(self.after)),
-            after: self.after,
+            sleep: Box::pin(self.timer.sleep(after)),
+            after,
         }
     }
 }

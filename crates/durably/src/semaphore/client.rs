@@ -49,7 +49,7 @@ use super::error::SemaphoreError;
 use super::protocol::{
     GrantReply, Message, PermitRequest, PermitSync, ProtocolError, Reply, SyncReply,
 };
-use crate::layers::{Elapsed, Repeat, Retryable, Timer};
+use crate::layers::{Elapsed, HeldBack, Repeat, Retryable, Timer};
 use crate::time::Timestamp;
 
 /// A message on its way to a holder.
@@ -67,6 +67,17 @@ impl Repeat for HolderCall {
             Message::Request(request) => request.sent_at = Some(now),
             Message::Sync(sync) => sync.sent_at = Some(now),
         }
+    }
+}
+
+impl HeldBack for HolderCall {
+    /// A request that waits for capacity is answered when its wait ends, at the latest.
+    fn held_back(&self) -> Duration {
+        let wait = match &self.message {
+            Message::Request(request) => request.wait_ms,
+            Message::Sync(_) => None,
+        };
+        Duration::from_millis(wait.unwrap_or(0))
     }
 }
 

@@ -3,6 +3,8 @@
 
 mod claims;
 mod failures;
+mod leases;
+mod lender;
 mod random;
 mod setup;
 

@@ -165,8 +165,13 @@ impl Outside {
             _ => {}
         }
         let script = self.script.borrow().clone();
-        if let Some(answer) = script.and_then(|script| script(&call)) {
-            return answer;
+        if let Some(script) = script {
+            if fate == Fate::Twice {
+                script(&call);
+            }
+            if let Some(answer) = script(&call) {
+                return self.answered(fate, answer).await;
+            }
         }
         if fate == Fate::Twice {
             let first = self.clone().deliver(call.clone());
@@ -181,6 +186,14 @@ impl Outside {
             let _ = answer.send(deliver.await);
         });
         let answer = answered.await.expect("the world outlives its calls");
+        self.answered(fate, answer).await
+    }
+
+    async fn answered(
+        &self,
+        fate: Fate,
+        answer: Result<Reply, ClientError>,
+    ) -> Result<Reply, ClientError> {
         match fate {
             Fate::AnswerLost => std::future::pending().await,
             Fate::AnswerLate(millis) => self.world.sleep(ms(millis)).await,
@@ -539,6 +552,7 @@ fn open_shard(
         .on_event(move |event| of(&events).events.borrow_mut().push(event.clone()))
         .finished_after(Duration::from_secs(5))
         .answer_timeout(ms(1_000))
+        .request_wait(Duration::ZERO)
         .backoff(Backoff {
             first: ms(50),
             longest: ms(2_000),

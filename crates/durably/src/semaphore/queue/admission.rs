@@ -1,7 +1,7 @@
 //! What passes between a queue and its application: items whose permit is confirmed are handed over,
 //! it is asked which have ended, and what ended long ago is forgotten.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 
@@ -10,10 +10,14 @@ use serde_json::value::RawValue;
 use super::book::{Book, Name};
 use super::claim::Claim;
 use super::event::{QueueEvent, Via};
+use super::giving::{apply_draws, draw_waiting};
 use super::inner::{Change, Inner};
 use super::item::AdmittedItem;
+use super::lanes::MAX_FORGOTTEN;
+use super::lease::Phase;
 use super::store;
 use crate::error::{BoxError, StorageError};
+use crate::host::Sql;
 use crate::time::Timestamp;
 
 /// When an item was queued, and its body.
@@ -39,9 +43,11 @@ impl Inner {
         let next = {
             let book = self.book.borrow();
             let next = book.next_to_admit(key, grant_id, limit);
-            next.map(|(ids, end)| (ids, end, book.group_of(key, grant_id)))
+            let grant = book.grant(key, grant_id);
+            let of = grant.map(|grant| (grant.group.clone(), grant.lease.clone()));
+            next.zip(of)
         };
-        let Some((ids, end, Some(group))) = next else {
+        let Some(((ids, end), (group, lease))) = next else {
             return Ok(());
         };
         if ids.is_empty() {
@@ -71,8 +77,13 @@ impl Inner {
             .map(|_| now + self.settings.finished_after);
         let stored = self.store(move |_, sql| {
             store::mark_admitted(sql, &key, &grant_id, end as u64)?;
-            let via = Via::Grant {
-                grant_id: grant_id.to_string(),
+            let via = match lease {
+                None => Via::Grant {
+                    grant_id: grant_id.to_string(),
+                },
+                Some(lease) => Via::Lease {
+                    lease_id: lease.to_string(),
+                },
             };
             let events = ids.iter().map(|id| QueueEvent::Admitted {
                 id: id.to_string(),
@@ -133,6 +144,7 @@ impl Inner {
         self.store(move |book, sql| {
             let mut events = Vec::new();
             let mut released: BTreeSet<Name> = BTreeSet::new();
+            let mut of_draws: BTreeMap<(&Name, &Name), u64> = BTreeMap::new();
             for id in &ids {
                 let Some(held) = book.held(id).filter(|_| !released.contains(id.as_str())) else {
                     continue;
@@ -146,7 +158,14 @@ impl Inner {
                     key: held.key.to_string(),
                 });
                 released.insert(id.as_str().into());
+                *of_draws.entry((&held.key, &held.grant)).or_default() += 1;
             }
+            let settled = settle_draws(book, sql, of_draws, now)?;
+            let room = book.room() + released.len() as u64;
+            let draws = match released.is_empty() {
+                true => Vec::new(),
+                false => draw_waiting(book, sql, room, now)?,
+            };
             Ok(Change {
                 value: released.len() as u64,
                 events,
@@ -155,6 +174,8 @@ impl Inner {
                     for id in released {
                         book.finished(&id);
                     }
+                    settled.apply(book, now);
+                    apply_draws(book, draws);
                 }),
             })
         })
@@ -189,6 +210,74 @@ impl Inner {
             }
         }
     }
+}
+
+/// What is gone with the last items of draws.
+#[derive(Default)]
+struct Settled {
+    /// Key and draw.
+    draws: Vec<(Name, Name)>,
+    /// Key and lease, of leases that nobody has to hear of any more.
+    leases: Vec<(Name, Name)>,
+}
+
+impl Settled {
+    fn apply(self, book: &mut Book, now: Timestamp) {
+        if !self.draws.is_empty() {
+            book.settled(now);
+        }
+        for (key, draw) in self.draws {
+            book.draw_settled(&key, &draw);
+        }
+        for (key, lease) in self.leases {
+            book.lease_removed(&key, &lease);
+        }
+    }
+}
+
+/// Removes draws all of whose items have ended, with those that end now by draw in `ending`. The holder
+/// hears of them by the marks of their lease.
+fn settle_draws(
+    book: &Book,
+    sql: &dyn Sql,
+    ending: BTreeMap<(&Name, &Name), u64>,
+    now: Timestamp,
+) -> Result<Settled, StorageError> {
+    let mut settled = Settled::default();
+    let mut forgotten: Vec<&str> = Vec::new();
+    // Key and lease, with the permits that come back to it now and that are settled now.
+    let mut leases: BTreeMap<(&Name, &Name), (u64, u64)> = BTreeMap::new();
+    for ((key, draw), ended) in ending {
+        let Some(grant) = book.grant(key, draw) else {
+            continue;
+        };
+        let Some(lease) = &grant.lease else {
+            continue;
+        };
+        let of_lease = leases.entry((key, lease)).or_default();
+        of_lease.0 += ended;
+        if grant.finished() + ended == grant.items.len() as u64 {
+            of_lease.1 += grant.items.len() as u64;
+            store::remove_grant(sql, key, draw)?;
+            forgotten.extend(grant.items.iter().map(|id| &**id));
+            settled.draws.push((key.clone(), draw.clone()));
+        }
+    }
+    for batch in forgotten.chunks(MAX_FORGOTTEN) {
+        store::insert_finished(sql, batch, now)?;
+    }
+    for ((key, id), (released, gone)) in leases {
+        let Some(lease) = book.lease(key, id) else {
+            continue;
+        };
+        if lease.phase == Phase::Unknown && lease.released + released >= lease.drawn {
+            store::remove_lease(sql, key, id)?;
+            settled.leases.push((key.clone(), id.clone()));
+        } else if gone > 0 {
+            store::settle_draws(sql, key, id, lease.settled + gone)?;
+        }
+    }
+    Ok(settled)
 }
 
 /// Whether an item may be in the application's hands. One whose claim this instance made and nobody

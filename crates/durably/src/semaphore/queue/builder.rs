@@ -21,6 +21,9 @@ pub(super) type AdmitCallback = Rc<dyn Fn(Vec<AdmittedItem>) -> LocalFuture<Resu
 pub(super) type FinishedCallback =
     Rc<dyn Fn(Vec<String>) -> LocalFuture<Result<Vec<String>, BoxError>>>;
 
+/// How much longer than the holder may keep a request its answer is waited for.
+const ANSWER_MARGIN: Duration = Duration::from_secs(5);
+
 /// What a queue was told about its limits and times.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
@@ -32,6 +35,7 @@ pub(super) struct Settings {
     pub(super) retention: Duration,
     pub(super) finished_after: Duration,
     pub(super) answer_timeout: Duration,
+    pub(super) request_wait: Duration,
     pub(super) backoff: Backoff,
 }
 
@@ -68,6 +72,7 @@ impl SemaphoreQueueBuilder {
                 retention: Duration::from_secs(24 * 60 * 60),
                 finished_after: Duration::from_secs(30),
                 answer_timeout: Duration::from_secs(30),
+                request_wait: Duration::from_secs(20),
                 backoff: Backoff::default(),
             },
         }
@@ -152,9 +157,20 @@ impl SemaphoreQueueBuilder {
     }
 
     /// How long the queue waits for a holder's answer, whatever the transport does; 30 s by default.
-    /// A request is answered by the holder's next round.
+    /// A request is answered by the holder's next round, or later by
+    /// [`request_wait`](Self::request_wait).
     pub fn answer_timeout(mut self, timeout: Duration) -> Self {
         self.settings.answer_timeout = timeout;
+        self
+    }
+
+    /// How long a holder may keep a request that it has nothing for, so that a permit that becomes free
+    /// is not waited for until it is time to ask again; 20 s by default. Only requests whose groups all
+    /// know why they wait are kept. Zero keeps none; otherwise it is at least 5 s shorter than
+    /// [`answer_timeout`](Self::answer_timeout), and should be much shorter than the holder's leases
+    /// last: their time counts from the moment a request is sent.
+    pub fn request_wait(mut self, wait: Duration) -> Self {
+        self.settings.request_wait = wait;
         self
     }
 
@@ -188,6 +204,13 @@ impl SemaphoreQueueBuilder {
             ("answer_timeout", settings.answer_timeout),
         ] {
             check_duration(field, duration)?;
+        }
+        if !settings.request_wait.is_zero() {
+            check_duration("request_wait", settings.request_wait)?;
+            if settings.request_wait + ANSWER_MARGIN > settings.answer_timeout {
+                let problem = "must be at least 5 s shorter than answer_timeout, or zero";
+                return Err(ConfigError::new("request_wait", problem).into());
+            }
         }
         settings.backoff.check()?;
         let client_id = self.scheduler.host().id().to_owned();

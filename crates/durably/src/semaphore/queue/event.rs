@@ -59,6 +59,17 @@ pub enum QueueEvent {
         /// Its holder.
         key: String,
     },
+    /// Nothing is drawn from a lease any more that had permits left; they go back.
+    LeaseStopped {
+        /// The holder.
+        key: String,
+        /// The lease.
+        lease_id: String,
+        /// Its group.
+        group: String,
+        /// Why.
+        reason: LeaseStop,
+    },
     /// A holder that answered before, or was never asked, does not answer. Told once; its items wait
     /// and it is asked on and on.
     HolderUnreachable {
@@ -83,6 +94,25 @@ pub enum Via {
         /// The grant.
         grant_id: String,
     },
+    /// A lease: it was drawn without asking the holder.
+    Lease {
+        /// The lease.
+        lease_id: String,
+    },
+}
+
+/// Why nothing is drawn from a lease any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseStop {
+    /// Its time is over.
+    Expired,
+    /// The holder said so.
+    Holder,
+    /// Nothing waits in its group, and others want its permits.
+    Idle,
+    /// The holder knows no such lease.
+    Unknown,
 }
 
 /// Why an item went back to its place.
@@ -106,6 +136,7 @@ impl QueueEvent {
             QueueEvent::Requeued { .. } => "requeued",
             QueueEvent::Released { .. } => "released",
             QueueEvent::Cancelled { .. } => "cancelled",
+            QueueEvent::LeaseStopped { .. } => "lease_stopped",
             QueueEvent::HolderUnreachable { .. } => "holder_unreachable",
         }
     }
@@ -122,9 +153,13 @@ impl QueueEvent {
                 group,
                 via,
             } => {
-                let Via::Grant { grant_id } = via;
+                let (grant_id, lease_id) = match via {
+                    Via::Grant { grant_id } => (Some(grant_id), None),
+                    Via::Lease { lease_id } => (None, Some(lease_id)),
+                };
                 tracing::debug!(
-                    target: TARGET, id, key, group, grant_id, "durability.semaphore_queue.admitted"
+                    target: TARGET, id, key, group, grant_id, lease_id,
+                    "durability.semaphore_queue.admitted"
                 );
             }
             QueueEvent::Requeued {
@@ -140,6 +175,15 @@ impl QueueEvent {
             ),
             QueueEvent::Cancelled { id, key } => tracing::debug!(
                 target: TARGET, id, key, "durability.semaphore_queue.cancelled"
+            ),
+            QueueEvent::LeaseStopped {
+                key,
+                lease_id,
+                group,
+                reason,
+            } => tracing::debug!(
+                target: TARGET, key, lease_id, group, ?reason,
+                "durability.semaphore_queue.lease_stopped"
             ),
             QueueEvent::HolderUnreachable { key, error } => tracing::warn!(
                 target: TARGET, key, error, "durability.semaphore_queue.holder_unreachable"

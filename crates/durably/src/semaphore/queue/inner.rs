@@ -1,13 +1,14 @@
 //! One instance of a queue: its transactions, and that nothing leaves it before it is durable.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use futures::channel::oneshot;
 
-use super::book::Book;
+use super::book::{Book, Name};
 use super::builder::{AdmitCallback, FinishedCallback, Settings};
 use super::event::{QueueEvent, TARGET};
 use super::store::{self, State};
@@ -28,6 +29,8 @@ pub(super) struct Inner {
     pub(super) finished: Option<FinishedCallback>,
     pub(super) settings: Settings,
     pub(super) book: RefCell<Book>,
+    /// By key, what has a request that is out leave for a newer one when it is dropped.
+    pub(super) asking: RefCell<BTreeMap<Name, oneshot::Sender<()>>>,
     hook: Option<Hook<QueueEvent>>,
     durability: Durability,
     /// When something is pending that the transaction under way stores and the book does not show
@@ -83,7 +86,8 @@ impl Inner {
         settings: Settings,
     ) -> Rc<Inner> {
         // Replaced by what the rows say when the object opens.
-        let book = Book::new(settings.max_admitted, None, settings.retention);
+        let wait = settings.request_wait;
+        let book = Book::new(settings.max_admitted, None, settings.retention, wait);
         Rc::new_cyclic(|itself| Inner {
             itself: itself.clone(),
             scheduler,
@@ -93,6 +97,7 @@ impl Inner {
             finished,
             settings,
             book: RefCell::new(book),
+            asking: RefCell::default(),
             hook,
             durability: Durability::default(),
             storing: Cell::new(None),
@@ -248,7 +253,15 @@ impl Inner {
     pub(super) fn read_book(&self, sql: &dyn Sql) -> Result<Book, StorageError> {
         let settings = &self.settings;
         let finished_after = self.finished.as_ref().map(|_| settings.finished_after);
-        let mut book = Book::new(settings.max_admitted, finished_after, settings.retention);
+        let mut book = Book::new(
+            settings.max_admitted,
+            finished_after,
+            settings.retention,
+            settings.request_wait,
+        );
+        for lease in store::leases(sql)? {
+            book.load_lease(&lease);
+        }
         for group in store::waiting_groups(sql)? {
             let seqs = (group.first_seq, group.last_seq);
             book.load_group(&group.key, &group.group, group.count, seqs);
@@ -272,6 +285,9 @@ impl Inner {
                 items.push((id.as_str().into(), place));
             }
             book.load_grant(&grant, items);
+        }
+        for (key, id) in store::requests(sql)? {
+            book.load_request(&key, &id);
         }
         let first = store::first_finished(sql)?;
         book.load_settled(first.map(|batch| batch.settled_at));

@@ -6,55 +6,75 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
+use std::time::Duration;
 
+use futures::channel::oneshot;
 use futures::future::{Either, select};
 
-use super::book::{Assignment, Book, Name, Start};
+use super::book::{Ask, Book, Name, Reports, Start};
 use super::claim::{Verdict, judge};
 use super::event::{QueueEvent, RequeueReason};
 use super::inner::{Change, Inner};
+use super::lease::Clocks;
 use super::store;
-use super::turn::{Asked, MAX_ASKED};
 use crate::error::StorageError;
 use crate::host::Sql;
 use crate::layers::Elapsed;
 use crate::semaphore::client::{ClientError, may_ask_after};
 use crate::semaphore::protocol::{
-    Demand, Grant, GrantReport, GrantResult, GrantStatus, PermitRequest, PermitSync,
+    Demand, GrantReply, GrantReport, GrantResult, GrantStatus, PermitRequest, PermitSync,
 };
 use crate::time::Timestamp;
 
 /// How many finished items are forgotten together; their ids share a row.
-const MAX_FORGOTTEN: usize = 500;
+pub(super) const MAX_FORGOTTEN: usize = 500;
 
 impl Inner {
     pub(super) async fn perform(self: &Rc<Self>, start: Start) {
         match start {
             Start::Tell(key, reports) => self.report_to(key, reports).await,
-            Start::Ask(key, asked, reports) => self.ask(key, asked, reports).await,
+            Start::Ask(ask) => self.ask(ask).await,
             Start::Admit(key, grant) => self.hand_over(key, grant).await,
             Start::Check(items) => self.check(items).await,
+            Start::End(key, leases) => self.end_leases(key, leases).await,
+            Start::Draw => self.draw().await,
+            Start::Close(keys) => self.close(keys).await,
             Start::Forget => self.forget().await,
         }
     }
 
-    async fn report_to(self: &Rc<Self>, key: Name, reports: Vec<GrantReport>) {
+    async fn report_to(self: &Rc<Self>, key: Name, reports: Reports) {
+        let sent = self.now();
         let message = PermitSync {
             client_id: self.client_id.clone(),
-            grants: reports.clone(),
-            leases: None,
-            sent_at: Some(self.now()),
+            grants: reports.grants.clone(),
+            leases: (!reports.leases.is_empty()).then(|| reports.leases.clone()),
+            sent_at: Some(sent),
             client_ttl_ms: None,
         };
-        let answer = self.in_time(self.holder.sync(&key, message)).await;
+        let timeout = self.settings.answer_timeout;
+        let answer = self.in_time(self.holder.sync(&key, message), timeout).await;
         let error = match answer {
-            Ok(reply) => match self.take_answers(&key, reports, reply.grant_results).await {
-                Ok(()) => {
-                    self.book.borrow_mut().tell_answered(&key);
-                    return;
+            Ok(reply) => {
+                let clocks = Clocks {
+                    sent,
+                    now: self.now(),
+                    holder: reply.now,
+                };
+                let grants = self.take_answers(&key, reports.grants, reply.grant_results);
+                let grants = grants.await;
+                let echoes = reply.leases.unwrap_or_default();
+                let leases = self.take_echoes(&key, &reports.leases, &echoes, clocks);
+                let leases = leases.await;
+                let idle = self.return_idle(&key, reply.contended).await;
+                match grants.and(leases).and(idle) {
+                    Ok(()) => {
+                        self.book.borrow_mut().tell_answered(&key);
+                        return;
+                    }
+                    Err(error) => error,
                 }
-                Err(error) => error,
-            },
+            }
             Err(error) => error,
         };
         let now = self.now();
@@ -62,33 +82,30 @@ impl Inner {
         self.failed(&key, is_new, &error);
     }
 
-    async fn ask(self: &Rc<Self>, key: Name, asked: Vec<Asked>, reports: Vec<GrantReport>) {
+    async fn ask(self: &Rc<Self>, ask: Ask) {
+        let (key, number) = (ask.key.clone(), ask.number);
+        // Whoever asked before leaves.
+        let (own, replaced) = oneshot::channel();
+        self.asking.borrow_mut().insert(key.clone(), own);
+        let asked = ask.asked.clone();
         let sent = self.now();
-        let demand = asked.iter().map(|asked| Demand {
-            group: asked.group.to_string(),
-            count: asked.count,
-            oldest_at: asked.oldest_at,
-        });
-        let message = PermitRequest {
-            client_id: self.client_id.clone(),
-            demand: demand.collect(),
-            grants: reports.clone(),
-            leases: None,
-            sent_at: Some(sent),
-            request_id: None,
-            wait_ms: None,
-            client_ttl_ms: None,
+        let answer = match select(Box::pin(self.answer_to(ask)), replaced).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => return,
         };
-        let error = match self.in_time(self.holder.request(&key, message)).await {
-            Ok(reply) => {
+        if !self.book.borrow_mut().ask_ended(&key, number) {
+            return;
+        }
+        self.asking.borrow_mut().remove(&key);
+        let error = match answer {
+            Ok((reports, reply)) => {
                 let next_at = sent + may_ask_after(&reply, sent, self.now());
-                let answers = reply.grant_results;
-                let taken = self.take_answers(&key, reports, answers).await;
-                // Whatever became of the reports, what was granted is not left to expire.
-                match self.assign(&key, reply.grants).await.and(taken) {
+                let blocked = reply.blocked.clone();
+                match self.take_reply(&key, reports, reply, sent).await {
                     Ok(()) => {
+                        let times = (sent, self.now());
                         let mut book = self.book.borrow_mut();
-                        book.ask_answered(&key, &asked, &reply.blocked, self.now(), next_at);
+                        book.ask_answered(&key, &asked, &blocked, times, next_at);
                         return;
                     }
                     Err(error) => error,
@@ -102,12 +119,73 @@ impl Inner {
         self.failed(&key, is_new, &error);
     }
 
+    /// Sends a request, once its id is stored, and waits for its answer.
+    async fn answer_to(self: &Rc<Self>, ask: Ask) -> Result<(Reports, GrantReply), ClientError> {
+        let id = match ask.id {
+            Some(id) => id,
+            None => self.name_request(&ask.key).await?,
+        };
+        let demand = ask.asked.iter().map(|asked| Demand {
+            group: asked.group.to_string(),
+            count: asked.count,
+            oldest_at: asked.oldest_at,
+        });
+        let message = PermitRequest {
+            client_id: self.client_id.clone(),
+            demand: demand.collect(),
+            grants: ask.reports.grants.clone(),
+            leases: Some(ask.reports.leases.clone()),
+            sent_at: Some(self.now()),
+            request_id: Some(id.to_string()),
+            wait_ms: ask
+                .wait
+                .map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+            client_ttl_ms: None,
+        };
+        let timeout = self.settings.answer_timeout;
+        let answer = self.holder.request(&ask.key, message);
+        Ok((ask.reports, self.in_time(answer, timeout).await?))
+    }
+
+    /// Does what the answer of a request asks for.
+    async fn take_reply(
+        self: &Rc<Self>,
+        key: &Name,
+        reports: Reports,
+        reply: GrantReply,
+        sent: Timestamp,
+    ) -> Result<(), ClientError> {
+        let clocks = Clocks {
+            sent,
+            now: self.now(),
+            holder: reply.now,
+        };
+        let reported: BTreeSet<&str> = reports
+            .leases
+            .iter()
+            .map(|report| report.lease_id.as_str())
+            .collect();
+        let (echoes, others): (Vec<_>, Vec<_>) = reply
+            .leases
+            .unwrap_or_default()
+            .into_iter()
+            .partition(|lease| reported.contains(lease.lease_id.as_str()));
+        let answers = reply.grant_results;
+        let grants = self.take_answers(key, reports.grants, answers).await;
+        let leases = self.take_echoes(key, &reports.leases, &echoes, clocks);
+        let leases = leases.await;
+        // Whatever became of the reports, what was granted is not left to expire.
+        let given = self.take_given(key, reply.grants, others, clocks).await;
+        let idle = self.return_idle(key, reply.contended).await;
+        given.and(grants).and(leases).and(idle)
+    }
+
     /// Waits for an answer only so long; a queue must not hang on a transport.
     async fn in_time<T>(
         &self,
         answer: impl Future<Output = Result<T, ClientError>> + Unpin,
+        timeout: Duration,
     ) -> Result<T, ClientError> {
-        let timeout = self.settings.answer_timeout;
         match select(answer, self.scheduler.host().sleep(timeout)).await {
             Either::Left((answer, _)) => answer,
             Either::Right(((), _)) => Err(Elapsed(timeout).into()),
@@ -131,7 +209,7 @@ impl Inner {
     }
 
     /// What an answer changes could not be stored; the message is repeated like one that failed.
-    fn unstored(&self, error: StorageError) -> ClientError {
+    pub(super) fn unstored(&self, error: StorageError) -> ClientError {
         self.report("a holder's answer could not be stored", &error);
         ClientError::unreachable(error)
     }
@@ -191,68 +269,6 @@ impl Inner {
             verdict(&book, key, report, result).is_some_and(|verdict| verdict.is_stored())
         })
     }
-
-    /// Assigns what was granted to the oldest items. What nobody needs is left to its claim deadline.
-    async fn assign(self: &Rc<Self>, key: &Name, grants: Vec<Grant>) -> Result<(), ClientError> {
-        if grants.is_empty() {
-            return Ok(());
-        }
-        let key = key.clone();
-        let stored = self.store(move |book, sql| {
-            let mut room = book.room();
-            let mut assignments = Vec::new();
-            for grant in grants {
-                let permits = grant.permits.min(room).min(MAX_ASKED);
-                if let Some(assignment) = assign_one(sql, &key, &grant, permits)? {
-                    room -= assignment.items.len() as u64;
-                    assignments.push(assignment);
-                }
-            }
-            Ok(Change {
-                value: (),
-                events: Vec::new(),
-                pending: (!assignments.is_empty()).then_some(Timestamp::ZERO),
-                apply: Box::new(move |book| {
-                    for assignment in assignments {
-                        book.assigned(&key, assignment);
-                    }
-                }),
-            })
-        });
-        stored.await.map_err(|error| self.unstored(error))
-    }
-}
-
-fn assign_one(
-    sql: &dyn Sql,
-    key: &Name,
-    grant: &Grant,
-    permits: u64,
-) -> Result<Option<Assignment>, StorageError> {
-    if permits == 0 {
-        return Ok(None);
-    }
-    let mut items = store::oldest(sql, key, &grant.group, permits + 1)?;
-    let next = match items.len() as u64 > permits {
-        true => items.pop(),
-        false => None,
-    };
-    let ids: Vec<&str> = items.iter().map(|item| item.id.as_str()).collect();
-    if ids.is_empty() || !store::insert_grant(sql, key, &grant.grant_id, &grant.group, &ids)? {
-        return Ok(None);
-    }
-    for id in &ids {
-        store::assign(sql, id, &grant.grant_id)?;
-    }
-    Ok(Some(Assignment {
-        grant_id: grant.grant_id.as_str().into(),
-        group: grant.group.as_str().into(),
-        items: items
-            .iter()
-            .map(|item| (item.id.as_str().into(), item.place))
-            .collect(),
-        next: next.map(|item| item.place),
-    }))
 }
 
 /// What an answer changes, as the grant stands now; nothing if the grant is settled already.

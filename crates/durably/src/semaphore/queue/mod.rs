@@ -3,16 +3,18 @@
 //!
 //! An item is stored, asked for in a request, assigned to a grant, claimed, and handed to the
 //! application once the holder has confirmed the claim; when its work has ended it is released and
-//! its permit goes back. Every step is a transaction first and a message or a callback after it, and
+//! its permit goes back. If its group has a *lease* with permits left, it draws one in the transaction
+//! that stores it, and is handed over without asking anybody. Every step is a transaction first and a message or a callback after it, and
 //! every message and callback is repeated until it is answered, also by the instance that follows one
 //! that died. So nothing is lost, nothing is admitted without a confirmed claim, and every permit
 //! comes back.
 //!
 //! - `item` and `event`: what is said to and by the application.
-//! - `turn` decides who is asked for when not all can run, `claim` what a holder's answer means;
-//!   both are pure.
+//! - `turn` decides who is asked for when not all can run, `claim` what a holder's answer means for a
+//!   grant, `lease` for a lease; they are pure.
 //! - `book` is what is kept in memory, `store` what is kept in rows.
-//! - `lanes` talks to holders, `admission` to the application, `inner` holds them together.
+//! - `enqueue` takes items in, `giving` gives them permits, `lanes` talks to holders, `admission` to
+//!   the application, `inner` holds them together.
 //!
 //! Not decided here: who gets permits; that is the [holder's](super::Semaphore) matter.
 
@@ -20,10 +22,13 @@ mod admission;
 mod book;
 mod builder;
 mod claim;
+mod enqueue;
 mod event;
+mod giving;
 mod inner;
 mod item;
 mod lanes;
+mod lease;
 mod store;
 mod transport;
 mod turn;
@@ -35,14 +40,14 @@ use tracing::Instrument;
 #[cfg(feature = "testing")]
 pub use book::QueueSums;
 pub use builder::SemaphoreQueueBuilder;
-pub use event::{QueueEvent, RequeueReason, Via};
+pub use event::{LeaseStop, QueueEvent, RequeueReason, Via};
 pub use item::{
     AdmittedItem, CancelOutcome, ItemStatus, MAX_ITEM_ID_BYTES, NewItem, Outcome, QueueError,
     Refusal, WaitReason, Waiting,
 };
 pub use transport::HolderTransport;
 
-use book::{Book, Place};
+use book::Book;
 use claim::Claim;
 use event::TARGET;
 use inner::{Change, Inner};
@@ -142,9 +147,11 @@ impl SemaphoreQueue {
         let now = self.0.now();
         let settings = self.0.settings.clone();
         let is_heard = self.0.is_heard();
-        let stored = self
-            .0
-            .store(move |book, sql| enqueue(book, sql, items, &settings, is_heard, now));
+        let scheduler = self.0.scheduler.clone();
+        let stored = self.0.store(move |book, sql| {
+            let next_id = || scheduler.next_id();
+            enqueue::enqueue(book, sql, items, &settings, is_heard, now, next_id)
+        });
         Ok(stored.instrument(span).await?)
     }
 
@@ -289,90 +296,6 @@ fn forgotten_before(now: Timestamp, retention: std::time::Duration) -> Option<Ti
     now.as_millis()
         .checked_sub(retention)
         .map(Timestamp::from_millis)
-}
-
-fn enqueue(
-    book: &Book,
-    sql: &dyn Sql,
-    items: Vec<NewItem>,
-    settings: &builder::Settings,
-    is_heard: bool,
-    now: Timestamp,
-) -> Result<Change<Vec<Outcome>>, StorageError> {
-    let forgotten = forgotten_before(now, settings.retention);
-    let mut place = Place {
-        seq: book.next_seq(),
-        queued_at: now,
-    };
-    let mut places = settings.max_queue_length.saturating_sub(book.queued());
-    let mut outcomes = Vec::with_capacity(items.len());
-    let mut taken = Vec::new();
-    for item in items {
-        let outcome = match refusal(&item, settings) {
-            Some(reason) => Outcome::Refused { reason },
-            // Known is known, also while the queue is full: a caller that lost the answer must not
-            // take its item for refused.
-            None if places == 0 => match is_known(sql, &item.id, forgotten)? {
-                true => Outcome::Duplicate,
-                false => Outcome::Refused {
-                    reason: Refusal::QueueFull {
-                        max_items: settings.max_queue_length,
-                    },
-                },
-            },
-            None if store::insert(sql, &item, place, forgotten)? => {
-                taken.push((item, place));
-                place.seq += 1;
-                places -= 1;
-                Outcome::Queued
-            }
-            None => Outcome::Duplicate,
-        };
-        outcomes.push(outcome);
-    }
-    let heard = taken.iter().filter(|_| is_heard);
-    let events = heard.map(|(item, _)| QueueEvent::Enqueued {
-        id: item.id.clone(),
-        key: item.key.clone(),
-        group: item.group.clone(),
-    });
-    Ok(Change {
-        value: outcomes,
-        events: events.collect(),
-        pending: (!taken.is_empty()).then_some(Timestamp::ZERO),
-        apply: Box::new(move |book| {
-            for (item, place) in &taken {
-                book.enqueued(&item.key, &item.group, *place);
-            }
-        }),
-    })
-}
-
-fn refusal(item: &NewItem, settings: &builder::Settings) -> Option<Refusal> {
-    if item.id.is_empty() || item.id.len() > MAX_ITEM_ID_BYTES {
-        return Some(Refusal::InvalidField {
-            field: "id",
-            problem: format!("must be 1 to {MAX_ITEM_ID_BYTES} bytes long"),
-        });
-    }
-    for (field, text) in [("key", &item.key), ("group", &item.group)] {
-        if let Err(error) = super::protocol::check_id(field, text) {
-            return Some(Refusal::InvalidField {
-                field,
-                problem: error.problem,
-            });
-        }
-    }
-    let bytes = item.body.get().len() as u64;
-    (bytes > settings.max_body_bytes).then_some(Refusal::BodyTooLarge {
-        bytes,
-        max_bytes: settings.max_body_bytes,
-    })
-}
-
-fn is_known(sql: &dyn Sql, id: &str, forgotten: Option<Timestamp>) -> Result<bool, StorageError> {
-    let row = store::item(sql, id)?;
-    Ok(row.is_some_and(|row| row.state != State::Finished || row.finished_at > forgotten))
 }
 
 fn status(

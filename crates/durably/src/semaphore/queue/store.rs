@@ -1,20 +1,32 @@
 //! The queue's tables and every statement on them. What is written is decided elsewhere.
 //!
 //! An item costs as few B-tree entries as its life allows. The only index holds the waiting items, in
-//! their order; it names their state so that counting them never reads a row with its body. Which items a grant serves stands in the grant's row, so neither they nor the finished
-//! ones need an index: the former are found through the grants, which are few, the latter through
-//! rows that name a whole batch to be forgotten together.
+//! their order; it names their state so that counting them never reads a row with its body. Which
+//! items a grant serves stands in the grant's row, so neither they nor the finished ones need an
+//! index: the former are found through the grants, which are few, the latter through rows that name a
+//! whole batch to be forgotten together.
+//!
+//! What is drawn from a lease at once is a row like a grant's, so a lease's own row changes only when
+//! a draw is gone, and its marks are that row's and those of its draws together. The least that an
+//! item can cost is three entries: it must be known while it runs (stored), not run again (finished)
+//! and not be kept for ever (forgotten). An item that is drawn as it is queued costs just that, one
+//! that waits three more: it enters the index, leaves it, and is assigned. What stands for many items
+//! costs six entries for each draw (stored, taken, gone; the lease's mark; the list of what is to be
+//! forgotten, twice), one less for each grant.
+
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 
 use super::book::Place;
+use super::lease::Phase;
 use crate::error::StorageError;
 use crate::host::{Row, Sql};
 use crate::migrations::Migration;
-use crate::time::Timestamp;
+use crate::time::{MAX_SAFE_INTEGER, Timestamp};
 
 pub(super) const MIGRATIONS: &[Migration] = &[Migration {
-    name: "0001_items_and_grants",
+    name: "0001_items_grants_and_leases",
     up: "CREATE TABLE durability_semaphore_queue_items (
             id TEXT PRIMARY KEY NOT NULL,
             key TEXT NOT NULL,
@@ -34,7 +46,23 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
             grp TEXT NOT NULL,
             items TEXT NOT NULL,
             admitted INTEGER NOT NULL,
+            lease_id TEXT,
             PRIMARY KEY (key, grant_id)
+         ) STRICT, WITHOUT ROWID;
+         CREATE TABLE durability_semaphore_queue_leases (
+            key TEXT NOT NULL,
+            lease_id TEXT NOT NULL,
+            grp TEXT NOT NULL,
+            permits INTEGER NOT NULL,
+            settled INTEGER NOT NULL,
+            phase INTEGER NOT NULL,
+            draw_until INTEGER NOT NULL,
+            lifetime INTEGER NOT NULL,
+            PRIMARY KEY (key, lease_id)
+         ) STRICT, WITHOUT ROWID;
+         CREATE TABLE durability_semaphore_queue_requests (
+            key TEXT PRIMARY KEY NOT NULL,
+            request_id TEXT NOT NULL
          ) STRICT, WITHOUT ROWID;
          CREATE TABLE durability_semaphore_queue_finished (
             batch INTEGER PRIMARY KEY,
@@ -42,6 +70,8 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
             items TEXT NOT NULL
          ) STRICT;",
     down: "DROP TABLE durability_semaphore_queue_finished;
+           DROP TABLE durability_semaphore_queue_requests;
+           DROP TABLE durability_semaphore_queue_leases;
            DROP TABLE durability_semaphore_queue_grants;
            DROP TABLE durability_semaphore_queue_items;",
 }];
@@ -54,7 +84,7 @@ pub(super) const MAX_PLACE: u64 = 10_000;
 pub(super) enum State {
     /// 0: it waits.
     Queued,
-    /// 1: it is one of its grant's items; whether claimed or admitted, the grant knows.
+    /// 1: it is one of its grant's or draw's items; whether claimed or admitted, that one knows.
     Assigned,
     /// 2: assigned, but to be given back as soon as the claim is answered.
     Cancelled,
@@ -90,6 +120,19 @@ pub(super) struct GrantRow {
     pub(super) group: String,
     pub(super) items: Vec<String>,
     pub(super) admitted: u64,
+    /// For a draw, the lease that it was drawn from.
+    pub(super) lease_id: Option<String>,
+}
+
+pub(super) struct LeaseRow {
+    pub(super) key: String,
+    pub(super) lease_id: String,
+    pub(super) group: String,
+    pub(super) permits: u64,
+    pub(super) settled: u64,
+    pub(super) phase: Phase,
+    pub(super) until: Timestamp,
+    pub(super) lifetime: Duration,
 }
 
 pub(super) struct FinishedBatch {
@@ -98,20 +141,21 @@ pub(super) struct FinishedBatch {
     pub(super) items: Vec<String>,
 }
 
-/// Stores a waiting item, also instead of one that finished by `forgotten`. `false` if its id is
-/// known.
+/// Stores an item, waiting or assigned to `draw`, also instead of one that finished by `forgotten`.
+/// `false` if its id is known.
 pub(super) fn insert(
     sql: &dyn Sql,
     item: &super::NewItem,
     place: Place,
+    draw: Option<&str>,
     forgotten: Option<Timestamp>,
 ) -> Result<bool, StorageError> {
     let changed = sql.execute(
         "INSERT INTO durability_semaphore_queue_items
             (id, key, grp, seq, state, grant_id, queued_at, finished_at, body)
-         VALUES (?1, ?2, ?3, ?4, 0, NULL, ?5, NULL, ?6)
+         VALUES (?1, ?2, ?3, ?4, ?8, ?9, ?5, NULL, ?6)
          ON CONFLICT (id) DO UPDATE
-            SET key = ?2, grp = ?3, seq = ?4, state = 0, grant_id = NULL, queued_at = ?5,
+            SET key = ?2, grp = ?3, seq = ?4, state = ?8, grant_id = ?9, queued_at = ?5,
                 finished_at = NULL, body = ?6
             WHERE state = 3 AND finished_at <= ?7",
         &[
@@ -122,6 +166,8 @@ pub(super) fn insert(
             place.queued_at.into(),
             item.body.get().into(),
             forgotten.into(),
+            draw.is_some().into(),
+            draw.into(),
         ],
     )?;
     Ok(changed > 0)
@@ -295,23 +341,25 @@ pub(super) fn remove(sql: &dyn Sql, id: &str) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// `false` if the grant is known.
+/// Stores a grant, or a draw of `lease`. `false` if one of that name is known.
 pub(super) fn insert_grant(
     sql: &dyn Sql,
     key: &str,
     grant_id: &str,
     group: &str,
     items: &[&str],
+    lease: Option<&str>,
 ) -> Result<bool, StorageError> {
     let changed = sql.execute(
         "INSERT INTO durability_semaphore_queue_grants
-            (key, grant_id, grp, items, admitted)
-         VALUES (?, ?, ?, ?, 0) ON CONFLICT DO NOTHING",
+            (key, grant_id, grp, items, admitted, lease_id)
+         VALUES (?, ?, ?, ?, 0, ?) ON CONFLICT DO NOTHING",
         &[
             key.into(),
             grant_id.into(),
             group.into(),
             (&list(items)).into(),
+            lease.into(),
         ],
     )?;
     Ok(changed > 0)
@@ -352,10 +400,10 @@ pub(super) fn remove_grant(sql: &dyn Sql, key: &str, grant_id: &str) -> Result<(
     Ok(())
 }
 
-/// All grants that are not settled.
+/// All grants and draws that are not settled.
 pub(super) fn grants(sql: &dyn Sql) -> Result<Vec<GrantRow>, StorageError> {
     sql.all(
-        "SELECT key, grant_id, grp, items, admitted
+        "SELECT key, grant_id, grp, items, admitted, lease_id
          FROM durability_semaphore_queue_grants",
         &[],
         |row| {
@@ -365,8 +413,132 @@ pub(super) fn grants(sql: &dyn Sql) -> Result<Vec<GrantRow>, StorageError> {
                 group: row.string(2)?,
                 items: ids(row, 3)?,
                 admitted: row.count(4)?,
+                lease_id: row.optional_string(5)?,
             })
         },
+    )
+}
+
+/// `false` if the lease is known.
+pub(super) fn insert_lease(sql: &dyn Sql, lease: &LeaseRow) -> Result<bool, StorageError> {
+    let changed = sql.execute(
+        "INSERT INTO durability_semaphore_queue_leases
+            (key, lease_id, grp, permits, settled, phase, draw_until, lifetime)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        &[
+            (&lease.key).into(),
+            (&lease.lease_id).into(),
+            (&lease.group).into(),
+            lease.permits.into(),
+            lease.settled.into(),
+            (lease.phase as i64).into(),
+            lease.until.into(),
+            millis(lease.lifetime).into(),
+        ],
+    )?;
+    Ok(changed > 0)
+}
+
+/// Draws of a lease are gone; `settled` permits of it have been drawn and released by all that are.
+pub(super) fn settle_draws(
+    sql: &dyn Sql,
+    key: &str,
+    lease_id: &str,
+    settled: u64,
+) -> Result<(), StorageError> {
+    sql.execute(
+        "UPDATE durability_semaphore_queue_leases SET settled = ? WHERE key = ? AND lease_id = ?",
+        &[settled.into(), key.into(), lease_id.into()],
+    )?;
+    Ok(())
+}
+
+pub(super) fn stop_lease(
+    sql: &dyn Sql,
+    key: &str,
+    lease_id: &str,
+    phase: Phase,
+) -> Result<(), StorageError> {
+    sql.execute(
+        "UPDATE durability_semaphore_queue_leases SET phase = ? WHERE key = ? AND lease_id = ?",
+        &[(phase as i64).into(), key.into(), lease_id.into()],
+    )?;
+    Ok(())
+}
+
+pub(super) fn extend_lease(
+    sql: &dyn Sql,
+    key: &str,
+    lease_id: &str,
+    until: Timestamp,
+    lifetime: Duration,
+) -> Result<(), StorageError> {
+    sql.execute(
+        "UPDATE durability_semaphore_queue_leases SET draw_until = ?, lifetime = ?
+         WHERE key = ? AND lease_id = ?",
+        &[
+            until.into(),
+            millis(lifetime).into(),
+            key.into(),
+            lease_id.into(),
+        ],
+    )?;
+    Ok(())
+}
+
+pub(super) fn remove_lease(sql: &dyn Sql, key: &str, lease_id: &str) -> Result<(), StorageError> {
+    sql.execute(
+        "DELETE FROM durability_semaphore_queue_leases WHERE key = ? AND lease_id = ?",
+        &[key.into(), lease_id.into()],
+    )?;
+    Ok(())
+}
+
+/// All leases that are not settled.
+pub(super) fn leases(sql: &dyn Sql) -> Result<Vec<LeaseRow>, StorageError> {
+    sql.all(
+        "SELECT key, lease_id, grp, permits, settled, phase, draw_until, lifetime
+         FROM durability_semaphore_queue_leases",
+        &[],
+        |row| {
+            Ok(LeaseRow {
+                key: row.string(0)?,
+                lease_id: row.string(1)?,
+                group: row.string(2)?,
+                permits: row.count(3)?,
+                settled: row.count(4)?,
+                phase: phase(row, 5)?,
+                until: row.time(6)?,
+                lifetime: Duration::from_millis(row.count(7)?),
+            })
+        },
+    )
+}
+
+/// Sets the id of a key's next request.
+pub(super) fn set_request(sql: &dyn Sql, key: &str, request_id: &str) -> Result<(), StorageError> {
+    sql.execute(
+        "INSERT INTO durability_semaphore_queue_requests (key, request_id) VALUES (?1, ?2)
+         ON CONFLICT (key) DO UPDATE SET request_id = ?2",
+        &[key.into(), request_id.into()],
+    )?;
+    Ok(())
+}
+
+pub(super) fn remove_request(sql: &dyn Sql, key: &str) -> Result<(), StorageError> {
+    sql.execute(
+        "DELETE FROM durability_semaphore_queue_requests WHERE key = ?",
+        &[key.into()],
+    )?;
+    Ok(())
+}
+
+/// Keys with the ids of their requests.
+pub(super) fn requests(sql: &dyn Sql) -> Result<Vec<(String, String)>, StorageError> {
+    sql.all(
+        "SELECT key, request_id FROM durability_semaphore_queue_requests",
+        &[],
+        |row| Ok((row.string(0)?, row.string(1)?)),
     )
 }
 
@@ -426,6 +598,23 @@ fn state(row: &dyn Row, column: usize) -> Result<State, StorageError> {
             expected: "an item's state",
         }),
     }
+}
+
+fn phase(row: &dyn Row, column: usize) -> Result<Phase, StorageError> {
+    match row.integer(column)? {
+        0 => Ok(Phase::Live),
+        1 => Ok(Phase::Stopped),
+        2 => Ok(Phase::Unknown),
+        _ => Err(StorageError::Value {
+            column,
+            expected: "a lease's phase",
+        }),
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(MAX_SAFE_INTEGER);
+    millis.min(MAX_SAFE_INTEGER)
 }
 
 /// A list of ids as it is stored: a JSON array.

@@ -2,7 +2,7 @@
 //! changes.
 
 use super::jobs::disarm;
-use super::{Assignment, Book, Grant, Group, Held, Job, Lane, Name, Place, name_in};
+use super::{Assignment, Book, Grant, Group, Held, Job, Lane, Name, Origin, Place, name_in};
 use crate::semaphore::queue::claim::{Claim, Verdict};
 use crate::semaphore::queue::store;
 use crate::time::Timestamp;
@@ -49,13 +49,15 @@ impl Book {
         // What tells of an item's end may have died with the instance that admitted it, so the
         // application is asked at once: permits must not idle until it is time to ask anyway.
         let admitted_at = (admitted > 0).then_some(Timestamp::ZERO);
+        let lease: Option<Name> = row.lease_id.as_deref().map(Into::into);
         let mut grant = Grant {
             group: row.group.as_str().into(),
             items: Vec::with_capacity(items.len()),
-            claim: match admitted {
-                0 => Claim::Inherited,
+            claim: match (admitted, &lease) {
+                (0, None) => Claim::Inherited,
                 _ => Claim::Confirmed,
             },
+            lease: lease.clone(),
             admitted,
             admitted_at,
             finished: 0,
@@ -79,9 +81,16 @@ impl Book {
             };
             self.held.insert(id, held);
         }
+        let (drawn, released) = (grant.items.len() as u64, grant.finished);
         let book = self.keys.entry(key.clone()).or_default();
         book.grants.insert(grant_id.clone(), grant);
         self.follow(&key, &grant_id);
+        if let Some(lease) = lease {
+            self.change_lease(&key, &lease, |lease| {
+                lease.drawn += drawn;
+                lease.released += released;
+            });
+        }
         self.expect_check(admitted_at);
     }
 
@@ -108,22 +117,35 @@ impl Book {
         next: Option<Place>,
     ) {
         let first = if was_first { Some(next) } else { None };
-        self.remove_waiting(key, group, 1, first);
-        self.touch(&key.into());
+        let key = name_in(&self.keys, key);
+        self.remove_waiting(&key, &group.into(), 1, first);
+        self.touch(&key);
     }
 
     pub(in super::super) fn assigned(&mut self, key: &Name, assignment: Assignment) {
         let Assignment {
             grant_id,
             group,
+            lease,
             items,
-            next,
+            origin,
         } = assignment;
-        self.remove_waiting(key, &group, items.len() as u64, Some(next));
+        let count = items.len() as u64;
+        match origin {
+            Origin::Waiting { next } => self.remove_waiting(key, &group, count, Some(next)),
+            Origin::New => {
+                let last = items.last().map_or(0, |(_, place)| place.seq);
+                self.next_seq = self.next_seq.max(last + 1);
+            }
+        }
         let grant = Grant {
             group,
+            lease: lease.clone(),
             items: items.iter().map(|(id, _)| id.clone()).collect(),
-            claim: Claim::Open,
+            claim: match lease {
+                None => Claim::Open,
+                Some(_) => Claim::Confirmed,
+            },
             admitted: 0,
             admitted_at: None,
             finished: 0,
@@ -144,6 +166,9 @@ impl Book {
         let book = self.keys.entry(key.clone()).or_default();
         book.grants.insert(grant_id.clone(), grant);
         self.follow(key, &grant_id);
+        if let Some(lease) = lease {
+            self.change_lease(key, &lease, |lease| lease.draw(count));
+        }
     }
 
     /// An assigned item will not be admitted.
@@ -158,10 +183,15 @@ impl Book {
         let Some(held) = self.held.remove(id) else {
             return;
         };
+        let mut drawn_from = None;
         if let Some(grant) = self.grant_mut(&held.key, &held.grant) {
             grant.finished += 1;
+            drawn_from = grant.lease.clone();
         }
         self.follow(&held.key, &held.grant);
+        if let Some(lease) = drawn_from {
+            self.change_lease(&held.key, &lease, |lease| lease.released += 1);
+        }
         if self.held.is_empty() && !self.check.busy {
             self.check.not_before = None;
             self.touch_check();
@@ -244,7 +274,8 @@ impl Book {
 
     fn add_waiting(&mut self, key: &Name, group: &Name, count: u64, place: Place) {
         self.queued += count;
-        let key = self.keys.entry(key.clone()).or_default();
+        let name = key;
+        let key = self.keys.entry(name.clone()).or_default();
         match key.groups.get_mut(group) {
             Some(waiting) => {
                 waiting.count += count;
@@ -263,13 +294,20 @@ impl Book {
                     refused_at: None,
                 };
                 key.groups.insert(group.clone(), waiting);
+                self.match_up(name, group);
             }
         }
     }
 
     /// `first`, if given, is the oldest that is left.
-    fn remove_waiting(&mut self, key: &str, group: &str, count: u64, first: Option<Option<Place>>) {
-        let Some(key) = self.keys.get_mut(key) else {
+    fn remove_waiting(
+        &mut self,
+        name: &Name,
+        group: &Name,
+        count: u64,
+        first: Option<Option<Place>>,
+    ) {
+        let Some(key) = self.keys.get_mut(name) else {
             return;
         };
         let Some(waiting) = key.groups.get_mut(group) else {
@@ -292,10 +330,11 @@ impl Book {
         if waiting.count == 0 {
             key.groups.remove(group);
             self.groups -= 1;
+            self.match_up(name, group);
         }
     }
 
-    fn remove_grant(&mut self, key: &Name, grant_id: &Name) {
+    pub(super) fn remove_grant(&mut self, key: &Name, grant_id: &Name) {
         let Some(book) = self.keys.get_mut(key) else {
             return;
         };

@@ -1,21 +1,17 @@
 //! What is to be done by itself, and when: jobs become ready, are started, end, and wait for their
 //! next time. What a job does is not decided here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Book, Held, Job, Lane, Name, Start};
-use crate::semaphore::protocol::{Blocked, GrantReport};
+use super::asking::Wish;
+use super::{Book, Held, Job, Lane, Name, Reports, Start};
+use crate::semaphore::protocol::GrantReport;
 use crate::semaphore::queue::claim::Claim;
-use crate::semaphore::queue::item::Waiting;
-use crate::semaphore::queue::turn::{Asked, Candidate, share_out};
 use crate::time::Timestamp;
 
-/// How many reports go into one message.
-const MAX_REPORTS: usize = 1_000;
-
-/// How many groups are asked for in one message.
-const MAX_GROUPS: usize = 1_000;
+/// How many reports of changes go into one message.
+pub(super) const MAX_REPORTS: usize = 1_000;
 
 impl Book {
     // What is started, and how it ends.
@@ -30,135 +26,45 @@ impl Book {
                 self.wake(&job);
             }
         }
-        self.forget_idle_keys(now);
         let mut starts = Vec::new();
+        let idle = self.forget_idle_keys(now);
+        if !idle.is_empty() {
+            starts.push(Start::Close(idle));
+        }
         while let Some(job) = self.ready.pop_first() {
             let start = match &job {
                 Job::Tell(key) => {
-                    let reports = self.reports(key);
+                    let reports = Reports {
+                        grants: self.grant_reports(key),
+                        leases: self.lease_reports(key),
+                    };
                     Start::Tell(key.clone(), reports)
+                }
+                Job::Tend(key) => {
+                    let ended = self.pass_lease_times(key, now);
+                    if ended.is_empty() {
+                        if let Some(key) = self.keys.get_mut(key) {
+                            key.tend.failures = 0;
+                        }
+                        self.touch(key);
+                        continue;
+                    }
+                    Start::End(key.clone(), ended)
                 }
                 Job::Admit(key, grant) => Start::Admit(key.clone(), grant.clone()),
                 Job::Check => Start::Check(self.long_admitted(now)),
                 Job::Forget => Start::Forget,
-                Job::Ask(_) => continue,
+                Job::Ask(_) | Job::Draw => continue,
             };
             self.begin(&job);
             starts.push(start);
         }
-        starts.extend(self.start_asking());
+        if self.starts_drawing(now) {
+            self.begin(&Job::Draw);
+            starts.push(Start::Draw);
+        }
+        starts.extend(self.start_asking(now));
         starts
-    }
-
-    fn start_asking(&mut self) -> Vec<Start> {
-        let room = self.room();
-        let free = room.saturating_sub(self.asked);
-        if free == 0 || self.ready_to_ask.is_empty() {
-            return Vec::new();
-        }
-        let mut candidates = Vec::new();
-        for name in &self.ready_to_ask {
-            let Some(key) = self.keys.get(name) else {
-                continue;
-            };
-            candidates.extend(key.groups.iter().map(|(group, waiting)| Candidate {
-                key: name.clone(),
-                group: group.clone(),
-                count: waiting.count,
-                oldest_at: waiting.oldest_at,
-                refused_at: waiting.refused_at,
-            }));
-        }
-        let mut by_key: BTreeMap<Name, Vec<Asked>> = BTreeMap::new();
-        for asked in share_out(candidates, free, room, self.groups) {
-            let of_key = by_key.entry(asked.key.clone()).or_default();
-            if of_key.len() < MAX_GROUPS {
-                of_key.push(asked);
-            }
-        }
-        let mut starts = Vec::new();
-        for (name, asked) in by_key {
-            self.begin(&Job::Ask(name.clone()));
-            let total = asked.iter().map(|asked| asked.count).sum();
-            self.asked += total;
-            let mut reports = Vec::new();
-            if let Some(key) = self.keys.get_mut(&name) {
-                key.asked = total;
-                // Reports are cumulative, so it does no harm if both lanes carry one; but what the
-                // other one is telling right now need not be said twice.
-                if !key.tell.busy {
-                    reports = self.reports(&name);
-                }
-            }
-            starts.push(Start::Ask(name, asked, reports));
-        }
-        starts
-    }
-
-    /// A request was answered: its grants are stored. It may be made again at `next_at`.
-    pub(in super::super) fn ask_answered(
-        &mut self,
-        name: &Name,
-        asked: &[Asked],
-        blocked: &[Blocked],
-        now: Timestamp,
-        next_at: Timestamp,
-    ) {
-        if let Some(key) = self.keys.get_mut(name) {
-            for asked in asked {
-                let Some(group) = key.groups.get_mut(&asked.group) else {
-                    continue;
-                };
-                let refused = blocked
-                    .iter()
-                    .find(|blocked| *blocked.group == *asked.group);
-                group.refused_at = refused.map(|_| now);
-                group.waiting = refused.map(|blocked| {
-                    let reason = blocked.reason.into();
-                    match group.waiting {
-                        Some(waiting) if waiting.reason == reason => waiting,
-                        _ => Waiting { reason, since: now },
-                    }
-                });
-            }
-            key.unreachable_since = None;
-            key.ask.failures = 0;
-            key.ask.not_before = Some(next_at);
-            // It is there: what could not be told goes out now, before claims run out.
-            key.tell.recover();
-        }
-        self.end_asking(name);
-    }
-
-    /// A request failed; it is made again after `delay` from the number of failures in a row. `true`
-    /// if the holder answered before.
-    pub(in super::super) fn ask_failed(
-        &mut self,
-        name: &Name,
-        asked: &[Asked],
-        now: Timestamp,
-        delay: impl FnOnce(u32) -> Duration,
-    ) -> bool {
-        let mut is_new = false;
-        if let Some(key) = self.keys.get_mut(name) {
-            for asked in asked {
-                if let Some(group) = key.groups.get_mut(&asked.group) {
-                    group.refused_at = Some(now);
-                }
-            }
-            is_new = key.unreachable_since.is_none();
-            key.unreachable_since.get_or_insert(now);
-            key.ask.fail(now, delay);
-        }
-        self.end_asking(name);
-        is_new
-    }
-
-    fn end_asking(&mut self, name: &Name) {
-        if let Some(key) = self.keys.get_mut(name) {
-            self.asked = self.asked.saturating_sub(std::mem::take(&mut key.asked));
-        }
-        self.end(&Job::Ask(name.clone()));
     }
 
     /// Reports were answered, and what follows is stored.
@@ -273,28 +179,47 @@ impl Book {
         let Some(key) = self.keys.get_mut(name) else {
             return;
         };
-        let tells = !key.untold.is_empty();
+        let tells = !key.untold.is_empty() || !key.untold_leases.is_empty();
         let job = Job::Tell(name.clone());
         arm(&mut self.ready, &mut self.wakes, &mut key.tell, tells, job);
-        let asks = !key.groups.is_empty();
+        let job = Job::Tend(name.clone());
+        if !self.ready.contains(&job) {
+            let first = key.lease_times.first().map(|(at, _)| *at);
+            if key.tend.failures == 0 {
+                key.tend.not_before = first;
+            }
+            let tends = first.is_some();
+            arm(&mut self.ready, &mut self.wakes, &mut key.tend, tends, job);
+        }
+        let wish = key.wish();
         let job = Job::Ask(name.clone());
         arm(
             &mut self.ready,
             &mut self.wakes,
             &mut key.ask,
-            asks,
+            wish != Wish::Nothing,
             job.clone(),
         );
-        // Asking also takes places, so it waits apart.
+        // Asking for permits also takes places, so it waits apart.
+        self.ready_to_ask.remove(name);
+        self.ready_to_close.remove(name);
         if self.ready.remove(&job) {
-            self.ready_to_ask.insert(name.clone());
-        } else {
-            self.ready_to_ask.remove(name);
+            match wish {
+                Wish::Permits => self.ready_to_ask.insert(name.clone()),
+                Wish::Closing | Wish::Nothing => self.ready_to_close.insert(name.clone()),
+            };
         }
         if let Some(at) = key.idle_until.take() {
             self.idle.remove(&(at, name.clone()));
         }
-        let in_use = asks || !key.grants.is_empty() || key.ask.busy || key.tell.busy;
+        let in_use = wish != Wish::Nothing
+            || !key.groups.is_empty()
+            || !key.grants.is_empty()
+            || !key.leases.is_empty()
+            || !key.asking.is_closed()
+            || key.ask.busy
+            || key.tell.busy
+            || key.tend.busy;
         if !in_use {
             let at = key.ask.not_before.unwrap_or(Timestamp::ZERO);
             key.idle_until = Some(at);
@@ -313,15 +238,27 @@ impl Book {
         );
     }
 
-    fn forget_idle_keys(&mut self, now: Timestamp) {
+    /// Forgets keys that nothing is to be done about. Returns those whose request's row has to go
+    /// first.
+    fn forget_idle_keys(&mut self, now: Timestamp) -> Vec<Name> {
+        let mut closing = Vec::new();
         while let Some((at, _)) = self.idle.first() {
             if *at > now {
                 break;
             }
-            if let Some((_, name)) = self.idle.pop_first() {
+            let Some((_, name)) = self.idle.pop_first() else {
+                break;
+            };
+            if self.request_id(&name).is_some() {
+                if let Some(key) = self.keys.get_mut(&name) {
+                    key.idle_until = None;
+                }
+                closing.push(name);
+            } else {
                 self.keys.remove(&name);
             }
         }
+        closing
     }
 
     pub(super) fn expect_check(&mut self, admitted_at: Option<Timestamp>) {
@@ -352,6 +289,8 @@ impl Book {
         match job {
             Job::Tell(key) => Some(&mut self.keys.get_mut(key)?.tell),
             Job::Ask(key) => Some(&mut self.keys.get_mut(key)?.ask),
+            Job::Tend(key) => Some(&mut self.keys.get_mut(key)?.tend),
+            Job::Draw => Some(&mut self.draw),
             Job::Admit(key, grant) => Some(&mut self.grant_mut(key, grant)?.admit),
             Job::Check => Some(&mut self.check),
             Job::Forget => Some(&mut self.forget),
@@ -365,14 +304,14 @@ impl Book {
             lane.not_before = None;
         }
         match job {
-            Job::Check | Job::Forget => {
+            Job::Check | Job::Forget | Job::Tend(_) => {
                 self.ready.insert(job.clone());
             }
             _ => self.refresh(job),
         }
     }
 
-    fn begin(&mut self, job: &Job) {
+    pub(super) fn begin(&mut self, job: &Job) {
         if let Some(lane) = self.lane(job) {
             lane.busy = true;
             self.busy += 1;
@@ -380,7 +319,7 @@ impl Book {
         self.refresh(job);
     }
 
-    fn end(&mut self, job: &Job) {
+    pub(super) fn end(&mut self, job: &Job) {
         let was_busy = self
             .lane(job)
             .is_some_and(|lane| std::mem::take(&mut lane.busy));
@@ -392,9 +331,20 @@ impl Book {
 
     fn refresh(&mut self, job: &Job) {
         match job {
-            Job::Tell(key) | Job::Ask(key) => self.touch(key),
+            Job::Tell(key) | Job::Ask(key) | Job::Tend(key) => self.touch(key),
             Job::Admit(key, grant) => self.follow(key, grant),
             Job::Check => self.touch_check(),
+            // Whether it can be done now is seen when something starts.
+            Job::Draw => {
+                let failed = self.draw.not_before.is_some();
+                arm(
+                    &mut self.ready,
+                    &mut self.wakes,
+                    &mut self.draw,
+                    failed,
+                    Job::Draw,
+                );
+            }
             Job::Forget => {
                 let wanted = self.forget.not_before.is_some();
                 arm(
@@ -408,8 +358,8 @@ impl Book {
         }
     }
 
-    /// What a key's holder has yet to hear.
-    fn reports(&self, key: &Name) -> Vec<GrantReport> {
+    /// What a key's holder has yet to hear of grants.
+    pub(super) fn grant_reports(&self, key: &Name) -> Vec<GrantReport> {
         let Some(key) = self.keys.get(key) else {
             return Vec::new();
         };
@@ -443,13 +393,13 @@ impl Book {
 }
 
 impl Lane {
-    fn fail(&mut self, now: Timestamp, delay: impl FnOnce(u32) -> Duration) {
+    pub(super) fn fail(&mut self, now: Timestamp, delay: impl FnOnce(u32) -> Duration) {
         self.failures = self.failures.saturating_add(1);
         self.not_before = Some(now + delay(self.failures));
     }
 
     /// Whatever made it fail is over.
-    fn recover(&mut self) {
+    pub(super) fn recover(&mut self) {
         if std::mem::take(&mut self.failures) > 0 {
             self.not_before = None;
         }

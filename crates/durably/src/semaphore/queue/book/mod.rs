@@ -6,8 +6,10 @@
 //! Memory follows what waits and runs: a key with neither is forgotten as soon as its holder may be
 //! asked again.
 
+mod asking;
 mod changes;
 mod jobs;
+mod leases;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -15,9 +17,12 @@ use std::time::Duration;
 
 use super::claim::{Claim, Standing};
 use super::item::{WaitReason, Waiting};
-use super::turn::Asked;
-use crate::semaphore::protocol::GrantReport;
+use super::lease::Lease;
+use crate::semaphore::protocol::{GrantReport, LeaseReport};
 use crate::time::Timestamp;
+
+pub(super) use asking::Ask;
+pub(super) use leases::Source;
 
 /// The name of a key, group, grant or item.
 pub(super) type Name = Rc<str>;
@@ -33,17 +38,33 @@ pub(super) enum Job {
     Admit(Name, Name),
     /// Ask the application which admitted items have ended.
     Check,
+    /// Look after a key's leases.
+    Tend(Name),
+    /// Draw from leases for items that wait.
+    Draw,
     /// Forget items that finished long ago.
     Forget,
+}
+
+/// What a message reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reports {
+    pub(super) grants: Vec<GrantReport>,
+    pub(super) leases: Vec<LeaseReport>,
 }
 
 /// A job that is to be done now, with what it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    Tell(Name, Vec<GrantReport>),
-    Ask(Name, Vec<Asked>, Vec<GrantReport>),
+    Tell(Name, Reports),
+    Ask(Ask),
     Admit(Name, Name),
     Check(Vec<Name>),
+    /// The time of these leases of a key is over.
+    End(Name, Vec<Name>),
+    Draw,
+    /// The ids of these keys' requests are not needed any more.
+    Close(Vec<Name>),
     Forget,
 }
 
@@ -67,9 +88,12 @@ struct Group {
     refused_at: Option<Timestamp>,
 }
 
+/// Permits that serve items: a grant, or what was drawn at once from a lease.
 #[derive(Debug)]
 pub(super) struct Grant {
     pub(super) group: Name,
+    /// For a draw, its lease.
+    pub(super) lease: Option<Name>,
     /// Every item that the grant's claim stands for, oldest first.
     pub(super) items: Vec<Name>,
     pub(super) claim: Claim,
@@ -88,7 +112,16 @@ impl Grant {
         self.told
     }
 
+    /// Of its items, how many have ended.
+    pub(super) fn finished(&self) -> u64 {
+        self.finished
+    }
+
+    /// A draw is told of by its lease.
     fn is_untold(&self) -> bool {
+        if self.lease.is_some() {
+            return false;
+        }
         let ended = self.finished == self.items.len() as u64;
         match self.claim {
             Claim::Open | Claim::Inherited => true,
@@ -103,10 +136,17 @@ struct Key {
     grants: BTreeMap<Name, Grant>,
     /// Grants that the holder has yet to hear of.
     untold: BTreeSet<Name>,
+    leases: BTreeMap<Name, Lease>,
+    /// Leases that the holder has yet to hear of.
+    untold_leases: BTreeSet<Name>,
+    /// By group, leases that may be drawn from.
+    drawable: BTreeMap<Name, BTreeSet<Name>>,
+    /// When something is to be done about a lease.
+    lease_times: BTreeSet<(Timestamp, Name)>,
     ask: Lane,
     tell: Lane,
-    /// Permits asked for in the request that is out.
-    asked: u64,
+    tend: Lane,
+    asking: asking::Asking,
     unreachable_since: Option<Timestamp>,
     idle_until: Option<Timestamp>,
 }
@@ -129,14 +169,23 @@ pub(super) struct Place {
     pub(super) queued_at: Timestamp,
 }
 
-/// What a grant is assigned to.
+/// What a grant, or a draw of a lease, is assigned to.
 #[derive(Debug)]
 pub(super) struct Assignment {
     pub(super) grant_id: Name,
     pub(super) group: Name,
+    pub(super) lease: Option<Name>,
     pub(super) items: Vec<(Name, Place)>,
-    /// The oldest item that goes on waiting in the group.
-    pub(super) next: Option<Place>,
+    pub(super) origin: Origin,
+}
+
+/// Where assigned items come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Origin {
+    /// They never waited.
+    New,
+    /// They waited, and `next` is the oldest item of the group that goes on waiting.
+    Waiting { next: Option<Place> },
 }
 
 /// What a queue keeps in memory of its rows, to compare with them.
@@ -150,6 +199,10 @@ pub struct QueueSums {
     grants: Vec<(Name, Name, Vec<Name>, usize, u64)>,
     /// Item, grant, position, cancelled.
     held: Vec<(Name, Name, usize, bool)>,
+    /// Key, lease, permits, drawn, released, number of the phase.
+    leases: Vec<(Name, Name, u64, u64, u64, u64)>,
+    /// Key, id of its request.
+    requests: Vec<(Name, Name)>,
 }
 
 #[derive(Debug)]
@@ -162,14 +215,24 @@ pub(super) struct Book {
     groups: u64,
     keys: BTreeMap<Name, Key>,
     held: BTreeMap<Name, Held>,
+    /// Groups, by key, that wait and have a lease to draw from.
+    matched: BTreeSet<(Name, Name)>,
+    /// Permits asked for in requests that the next round answers, and in those that wait for one that
+    /// has something for them.
     asked: u64,
+    parked: u64,
+    /// The longest wait that a request offers; zero for none.
+    request_wait: Duration,
     busy: u64,
     ready: BTreeSet<Job>,
     /// Keys that may ask, as soon as places are free.
     ready_to_ask: BTreeSet<Name>,
+    /// Keys with a request that is to be closed.
+    ready_to_close: BTreeSet<Name>,
     wakes: BTreeSet<(Timestamp, Job)>,
     idle: BTreeSet<(Timestamp, Name)>,
     check: Lane,
+    draw: Lane,
     forget: Lane,
 }
 
@@ -178,6 +241,7 @@ impl Book {
         max_admitted: u64,
         finished_after: Option<Duration>,
         retention: Duration,
+        request_wait: Duration,
     ) -> Book {
         Book {
             max_admitted,
@@ -188,13 +252,18 @@ impl Book {
             groups: 0,
             keys: BTreeMap::new(),
             held: BTreeMap::new(),
+            matched: BTreeSet::new(),
             asked: 0,
+            parked: 0,
+            request_wait,
             busy: 0,
             ready: BTreeSet::new(),
             ready_to_ask: BTreeSet::new(),
+            ready_to_close: BTreeSet::new(),
             wakes: BTreeSet::new(),
             idle: BTreeSet::new(),
             check: Lane::default(),
+            draw: Lane::default(),
             forget: Lane::default(),
         }
     }
@@ -227,10 +296,6 @@ impl Book {
     /// The grant of an item that holds a permit.
     pub(super) fn grant_of(&self, held: &Held) -> Option<&Grant> {
         self.grant(&held.key, &held.grant)
-    }
-
-    pub(super) fn group_of(&self, key: &str, grant: &str) -> Option<Name> {
-        self.grant(key, grant).map(|grant| grant.group.clone())
     }
 
     /// How the items of a grant stand.
@@ -288,8 +353,8 @@ impl Book {
     /// The earliest time at which something is pending; the epoch if it can be done now or is being
     /// done.
     pub(super) fn next_pending_at(&self) -> Option<Timestamp> {
-        let can_ask = !self.ready_to_ask.is_empty() && self.room() > self.asked;
-        if self.busy > 0 || !self.ready.is_empty() || can_ask {
+        let can_start = !self.ready.is_empty() || self.can_ask() || self.can_draw();
+        if self.busy > 0 || can_start {
             return Some(Timestamp::ZERO);
         }
         self.first_wake()
@@ -304,7 +369,20 @@ impl Book {
     pub(super) fn sums(&self) -> QueueSums {
         let mut groups = Vec::new();
         let mut grants = Vec::new();
+        let mut leases = Vec::new();
+        let mut requests = Vec::new();
         for (name, key) in &self.keys {
+            for (id, lease) in &key.leases {
+                leases.push((
+                    name.clone(),
+                    id.clone(),
+                    lease.permits,
+                    lease.drawn,
+                    lease.released,
+                    lease.phase as u64,
+                ));
+            }
+            requests.extend(key.asking.id().map(|id| (name.clone(), id.clone())));
             for (group, waiting) in &key.groups {
                 let Group {
                     count,
@@ -334,6 +412,8 @@ impl Book {
             groups,
             grants,
             held: held.collect(),
+            leases,
+            requests,
         }
     }
 
