@@ -13,13 +13,11 @@ mod serve;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::args::{Args, Command};
+use crate::args::Command;
 use crate::exit::Failure;
 
 fn main() -> ExitCode {
-    let outcome = match Args::parse().command {
+    let outcome = match config::parse_args().command {
         Command::Serve(args) => serve::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args).map_err(Failure::Bench),

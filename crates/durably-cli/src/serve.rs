@@ -26,6 +26,9 @@ use crate::runner::HttpRunner;
 /// Before the address, on the one line that `serve` writes to standard output.
 pub(crate) const LISTENING: &str = "listening on http://";
 
+/// The account that is asked about to see whether the holders are there; asking does not make one.
+const GREETED: &str = "durably";
+
 /// Serves until a signal ends it.
 pub(crate) fn run(args: Box<ServeArgs>) -> Result<(), Failure> {
     let settings = Settings::gather(*args)?;
@@ -138,7 +141,15 @@ impl Server {
                 tracing::error!(%error, "serving ended");
             }
         });
-        tracing::info!(%address, data_dir = %config.data_dir.display(), "serving");
+        tracing::info!(
+            %address,
+            data_dir = %config.data_dir.display(),
+            holders = jobs.holders(),
+            "serving"
+        );
+        if jobs.holders().is_some() {
+            tokio::spawn(greet(jobs.clone()));
+        }
         Ok(Server {
             address,
             stopping,
@@ -168,6 +179,17 @@ impl Server {
         self.serving.abort();
         self.jobs.shutdown().await;
         tracing::info!("stopped");
+    }
+}
+
+/// Asks the server of the holders something, so that a wrong address or token shows in the log at
+/// once and not when the first job waits. Nothing depends on the answer: it may come up later.
+async fn greet(jobs: Jobs) {
+    if let Err(error) = jobs.limit(GREETED).await {
+        tracing::warn!(
+            code = error.code(),
+            "jobs wait until their holders answer: {error}"
+        );
     }
 }
 

@@ -35,9 +35,9 @@ pub(crate) struct Queued {
 }
 
 impl NativeHost {
-    pub(crate) fn new(key: Arc<Key>, database: Database) -> Rc<Self> {
+    pub(crate) fn new(key: Arc<Key>, folder_id: &str, database: Database) -> Rc<Self> {
         Rc::new(NativeHost {
-            id: key.id(),
+            id: key.id(folder_id),
             key,
             instance: Instance::default(),
             database: RefCell::new(Some(database)),

@@ -1,4 +1,5 @@
-//! Which object is meant: its id, its file and its thread all follow from class and name.
+//! Which object is meant: its file and its thread follow from class and name, its id also from the
+//! data folder.
 
 use std::fmt::Write;
 use std::hash::{Hash, Hasher};
@@ -64,13 +65,14 @@ impl Key {
         }
     }
 
-    /// The object's id, 32 hexadecimal digits.
-    pub(crate) fn id(&self) -> String {
-        self.hash.iter().fold(String::new(), |mut text, byte| {
-            // Writing into a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    /// The object's id in the data folder with this id, 32 hexadecimal digits. Objects of one class
+    /// and name in two folders are two objects, and may ask the same holder.
+    pub(crate) fn id(&self, folder_id: &str) -> String {
+        let digest = Sha256::new()
+            .chain_update(folder_id)
+            .chain_update(self.hash)
+            .finalize();
+        hexadecimal(&digest[..16])
     }
 
     /// The thread, of so many, on which the object runs.
@@ -79,10 +81,10 @@ impl Key {
         u32::from_be_bytes([0, high, middle, low]) as usize % threads
     }
 
-    /// Where the object's file is: `objects/<class>/<two digits>/<readable>-<id>.sqlite`. Whatever
+    /// Where the object's file is: `objects/<class>/<two digits>/<readable>-<hash>.sqlite`. Whatever
     /// bytes a name has, they are safe here; the file itself says which name it belongs to.
     pub(crate) fn path(&self, data: &Path) -> PathBuf {
-        let id = self.id();
+        let id = hexadecimal(&self.hash);
         let readable: String = self
             .name
             .chars()
@@ -97,6 +99,14 @@ impl Key {
             .join(&id[..2])
             .join(format!("{readable}-{id}.sqlite"))
     }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing into a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// Whether a class can name a folder.
@@ -139,6 +149,21 @@ mod tests {
                 .into_owned();
             assert!(file.len() < 100 && file.is_ascii(), "{file}");
         }
+    }
+
+    #[test]
+    fn ids_differ_between_folders_and_objects_only() {
+        let id = |class, name, folder: &str| Key::new(class, name).id(folder);
+        let mine = id("Class", "a", "f1");
+        assert_eq!(mine, id("Class", "a", "f1"));
+        for other in [
+            id("Class", "a", "f2"),
+            id("Class", "b", "f1"),
+            id("Other", "a", "f1"),
+        ] {
+            assert_ne!(mine, other);
+        }
+        assert_eq!(mine.len(), 32);
     }
 
     #[test]

@@ -3,22 +3,27 @@
 //! One struct is both the flags (with their environment variables) and the file, so the three can
 //! never differ in what they know.
 
+mod blame;
 mod values;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::CommandFactory;
 use durably::ConfigError;
+use durably_native::http::HttpHolders;
 use durably_native::jobs::JobsConfig;
 use reqwest::Url;
 use serde::Deserialize;
 
 use crate::args::{Args, ServeArgs};
 use crate::exit::Failure;
+use crate::runner;
 
-pub(crate) use values::{LogFormat, LogLevel, Period};
+pub(crate) use blame::parse_args;
+pub(crate) use values::{Listen, LogFormat, LogLevel, Period};
 
 /// What may be set; what is not has its default.
 #[derive(Clone, Debug, Default, clap::Args, Deserialize)]
@@ -26,7 +31,7 @@ pub(crate) use values::{LogFormat, LogLevel, Period};
 pub(crate) struct Settings {
     /// Address to listen on; port 0 takes a free one. [default: 127.0.0.1:7070]
     #[arg(long, env = "DURABLY_LISTEN", value_name = "ADDRESS")]
-    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) listen: Option<Listen>,
     /// Folder of everything that is stored. [default: ./durably-data]
     #[arg(long, env = "DURABLY_DATA_DIR", value_name = "FOLDER")]
     pub(crate) data_dir: Option<PathBuf>,
@@ -42,6 +47,18 @@ pub(crate) struct Settings {
         value_name = "TOKEN"
     )]
     pub(crate) token: Option<String>,
+    /// Another `durably serve` that keeps the accounts' budgets, for instance
+    /// "http://10.0.0.5:7070": jobs of this server run within those. [default: this server's own]
+    #[arg(long, env = "DURABLY_HOLDERS", value_name = "URL")]
+    pub(crate) holders: Option<String>,
+    /// Bearer token that the server of the holders asks for. [default: none]
+    #[arg(
+        long,
+        env = "DURABLY_HOLDERS_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
+    pub(crate) holders_token: Option<String>,
 
     /// Running jobs of an account that was given no limit. [default: 10]
     #[arg(long, env = "DURABLY_DEFAULT_LIMIT", value_name = "N")]
@@ -163,7 +180,7 @@ impl Settings {
             ($($field:ident)*) => { Settings { $($field: self.$field.or(other.$field)),* } };
         }
         each_or! {
-            listen data_dir job_endpoint token
+            listen data_dir job_endpoint token holders holders_token
             default_limit default_group_limit shards_per_account job_concurrency job_attempts
             job_timeout max_queue_length retention
             round_wait round_period grant_timeout alarm_min_delay threads max_object_bytes
@@ -174,10 +191,14 @@ impl Settings {
 
     /// Checks what is set and fills in the defaults.
     pub(crate) fn resolve(self) -> Result<ServeConfig, ConfigError> {
+        let listen = self.listen.map_or(
+            SocketAddr::from((Ipv4Addr::LOCALHOST, 7070)),
+            Listen::address,
+        );
         let data_dir = self.data_dir.unwrap_or_else(|| "durably-data".into());
         let max_body_bytes = at_least_1("max_body_bytes", self.max_body_bytes, 128 << 10)?;
         let http = HttpConfig {
-            token: token(self.token)?,
+            token: token("token", self.token)?,
             max_body_bytes,
             max_batch_bytes: at_least_1("max_batch_bytes", self.max_batch_bytes, 8 << 20)?,
             max_batch_jobs: at_least_1("max_batch_jobs", self.max_batch_jobs, 5_000)?,
@@ -185,6 +206,10 @@ impl Settings {
         };
         let mut jobs = JobsConfig::new(&data_dir);
         jobs.max_body_bytes = max_body_bytes as u64;
+        let holders_token = token("holders_token", self.holders_token)?;
+        if let Some(holders) = holders(self.holders, holders_token, listen)? {
+            jobs.holders = Some(Arc::new(holders));
+        }
         /// Takes what is set; the defaults are the library's.
         fn set<T>(setting: &mut T, value: Option<impl Into<T>>) {
             if let Some(value) = value {
@@ -207,9 +232,7 @@ impl Settings {
         set(&mut jobs.grant_timeout, self.grant_timeout);
         set(&mut jobs.alarm_min_delay, self.alarm_min_delay);
         Ok(ServeConfig {
-            listen: self
-                .listen
-                .unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))),
+            listen,
             data_dir,
             job_endpoint: job_endpoint(self.job_endpoint)?,
             http,
@@ -250,13 +273,43 @@ fn at_least_1(
 }
 
 /// A token that a header can carry; an empty one would let everybody in by accident.
-fn token(token: Option<String>) -> Result<Option<String>, ConfigError> {
+fn token(field: &'static str, token: Option<String>) -> Result<Option<String>, ConfigError> {
     match &token {
         Some(text) if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) => Err(
-            ConfigError::new("token", "must be one or more visible ASCII characters"),
+            ConfigError::new(field, "must be one or more visible ASCII characters"),
         ),
         _ => Ok(token),
     }
+}
+
+/// Another server's holders; not this server's own, which would ask itself for ever.
+fn holders(
+    url: Option<String>,
+    token: Option<String>,
+    listen: SocketAddr,
+) -> Result<Option<HttpHolders>, ConfigError> {
+    let Some(text) = url else {
+        return match token {
+            Some(_) => Err(ConfigError::new(
+                "holders_token",
+                "is given without holders: name their server with --holders",
+            )),
+            None => Ok(None),
+        };
+    };
+    let refused = |problem: String| ConfigError::new("holders", problem);
+    let base = durably_native::http::address(&text)?;
+    let itself = listen.port() != 0
+        && base.port_or_known_default() == Some(listen.port())
+        && base.host_str() == Some(&*listen.ip().to_string());
+    if itself {
+        return Err(refused(format!(
+            "must be another server: {listen} is where this one listens"
+        )));
+    }
+    let client = runner::client(&base).map_err(|error| refused(error.to_string()))?;
+    let holders = HttpHolders::with_client(client, base.as_str(), token.as_deref())?;
+    Ok(Some(holders.without_forwarding()))
 }
 
 fn job_endpoint(url: Option<String>) -> Result<Url, ConfigError> {

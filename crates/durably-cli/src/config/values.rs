@@ -1,14 +1,64 @@
 //! Kinds of values that settings have, the same in flags, environment and file.
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, Visitor};
 use tracing_subscriber::filter::Targets;
 
+/// Reads a value that is a text in files as well, saying what it should be if it is none.
+struct Texts<T> {
+    expected: &'static str,
+    read: fn(&str) -> Result<T, String>,
+}
+
+impl<T> Visitor<'_> for Texts<T> {
+    type Value = T;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.expected)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        (self.read)(text).map_err(E::custom)
+    }
+}
+
+/// An address to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listen(SocketAddr);
+
+const LISTEN_EXAMPLE: &str = "an IP address and a port, for instance \"127.0.0.1:7070\"";
+
+impl Listen {
+    pub(crate) fn address(self) -> SocketAddr {
+        self.0
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let address = text.parse().map(Listen);
+        address.map_err(|_| format!("{text:?} is not {LISTEN_EXAMPLE}"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Listen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Texts {
+            expected: LISTEN_EXAMPLE,
+            read: Listen::from_str,
+        })
+    }
+}
+
 /// A duration as people write it: "250ms", "2s", "7d".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period(Duration);
 
 impl Period {
@@ -31,11 +81,12 @@ impl FromStr for Period {
     }
 }
 
-impl TryFrom<String> for Period {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
+impl<'de> Deserialize<'de> for Period {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Texts {
+            expected: "a number with its unit, for instance \"250ms\" or \"2s\"",
+            read: Period::from_str,
+        })
     }
 }
 

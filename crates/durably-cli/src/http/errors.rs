@@ -28,6 +28,9 @@ fn status_of(code: &str) -> StatusCode {
         "not_found" | "unknown_job" => StatusCode::NOT_FOUND,
         "method_not_allowed" => StatusCode::METHOD_NOT_ALLOWED,
         "body_too_slow" => StatusCode::REQUEST_TIMEOUT,
+        // Another server is meant.
+        "held_elsewhere" => StatusCode::MISDIRECTED_REQUEST,
+        "holders_refused" => StatusCode::BAD_GATEWAY,
         "job_running" | "job_ended" => StatusCode::CONFLICT,
         "body_too_large" | "line_too_large" | "too_many_jobs" | "storage_too_large" => {
             StatusCode::PAYLOAD_TOO_LARGE
@@ -35,8 +38,13 @@ fn status_of(code: &str) -> StatusCode {
         "unsupported_media_type" => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         "queue_full" => StatusCode::TOO_MANY_REQUESTS,
         // Gone when tried again, as far as the server can tell.
-        "stopping" | "overloaded" | "object_ended" | "object_panicked" | "shards_changing"
-        | "storage_locked" => StatusCode::SERVICE_UNAVAILABLE,
+        "stopping"
+        | "overloaded"
+        | "object_ended"
+        | "object_panicked"
+        | "shards_changing"
+        | "storage_locked"
+        | "holders_unreachable" => StatusCode::SERVICE_UNAVAILABLE,
         "storage_full" => StatusCode::INSUFFICIENT_STORAGE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
@@ -59,6 +67,12 @@ impl ApiError {
             message: format!("{field} {}", problem.as_ref()),
             field: Some(field),
         }
+    }
+
+    /// Whether the same request may do better later, or the server is at fault: nobody need change it.
+    pub(super) fn is_about_the_server(&self) -> bool {
+        let status = self.status();
+        status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
     }
 
     pub(super) fn status(&self) -> StatusCode {

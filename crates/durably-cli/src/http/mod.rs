@@ -7,6 +7,7 @@
 mod auth;
 mod body;
 mod errors;
+mod fleet;
 mod job;
 mod ndjson;
 mod overload;
@@ -41,12 +42,7 @@ pub(crate) fn router(jobs: Jobs, config: HttpConfig, stopping: watch::Receiver<b
         config: Arc::new(config),
         stopping,
     };
-    Router::new()
-        .route("/v1/jobs", post(routes::submit))
-        .route(
-            "/v1/accounts/{account}/jobs/{id}",
-            get(routes::status).delete(routes::cancel),
-        )
+    let budgets = Router::new()
         .route(
             "/v1/accounts/{account}/limit",
             get(routes::limit)
@@ -60,11 +56,19 @@ pub(crate) fn router(jobs: Jobs, config: HttpConfig, stopping: watch::Receiver<b
                 .delete(routes::remove_group_limit),
         )
         .route("/v1/accounts/{account}/usage", get(routes::usage))
+        .route("/v1/holders/{key}/messages", post(routes::message))
+        .route_layer(from_fn_with_state(api.clone(), fleet::check));
+    Router::new()
+        .route("/v1/jobs", post(routes::submit))
+        .route(
+            "/v1/accounts/{account}/jobs/{id}",
+            get(routes::status).delete(routes::cancel),
+        )
         .route(
             "/v1/accounts/{account}/shards",
             get(routes::shards).put(routes::set_shards),
         )
-        .route("/v1/holders/{key}/messages", post(routes::message))
+        .merge(budgets)
         .fallback(routes::not_found)
         .method_not_allowed_fallback(routes::method_not_allowed)
         .layer(from_fn_with_state(api.clone(), overload::bound))

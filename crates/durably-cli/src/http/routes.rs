@@ -1,5 +1,7 @@
 //! The handlers: each reads a request, asks the application and writes what it says.
 
+use std::fmt;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -7,7 +9,9 @@ use axum::extract::{Extension, Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use durably::jobs::{CancelOutcome, JobState, JobStatus};
-use serde::{Deserialize, Serialize};
+use durably::time::MAX_SAFE_INTEGER;
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -17,6 +21,10 @@ use super::errors::ApiError;
 use super::job::{self, ItemResult, Outcome};
 use super::ndjson;
 use super::overload::InWork;
+
+/// The longest message of the semaphore that is read whatever the bound on other bodies: its lists
+/// are bounded by themselves, and a shard whose message is refused would wait for ever.
+const MAX_MESSAGE_BYTES: usize = 8 << 20;
 
 type Answer<T> = Result<T, ApiError>;
 type InPath<T> = Result<Path<T>, PathRejection>;
@@ -88,12 +96,10 @@ async fn submit_list(api: &Api, json: &[u8]) -> Answer<Response> {
         .into_iter()
         .map(|item| job::read(item.get().as_bytes()));
     let results = job::submit(&api.jobs, items.collect()).await;
-    // Nothing went in, and that is the server's fault: say so where clients look first.
+    // Nothing went in, and none of the jobs is at fault: say so where clients look first.
     let failed = |result: &ItemResult| {
         let error = result.error.as_ref();
-        error
-            .filter(|error| error.status().is_server_error())
-            .cloned()
+        error.filter(|error| error.is_about_the_server()).cloned()
     };
     let failures: Option<Vec<ApiError>> = results.iter().map(failed).collect();
     if let Some(error) = failures.and_then(|failures| failures.into_iter().next()) {
@@ -155,13 +161,35 @@ pub(super) async fn cancel(
 
 #[derive(Deserialize)]
 struct LimitText {
-    limit: Option<u64>,
+    limit: Option<Permits>,
+}
+
+/// A number of permits.
+struct Permits(u64);
+
+impl<'de> Deserialize<'de> for Permits {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Whole;
+        impl Visitor<'_> for Whole {
+            type Value = Permits;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(formatter, "a whole number from 0 to {MAX_SAFE_INTEGER}")
+            }
+
+            fn visit_u64<E>(self, permits: u64) -> Result<Permits, E> {
+                Ok(Permits(permits))
+            }
+        }
+        deserializer.deserialize_u64(Whole)
+    }
 }
 
 async fn read_limit(api: &Api, headers: &HeaderMap, body: Body) -> Answer<u64> {
     let json = body::read(headers, body, api.config.max_body_bytes).await?;
     let text: LimitText = body::parse_object(&json)?;
     text.limit
+        .map(|Permits(permits)| permits)
         .ok_or_else(|| ApiError::invalid("limit", "is missing"))
 }
 
@@ -274,7 +302,8 @@ pub(super) async fn message(
     body: Body,
 ) -> Answer<Response> {
     let Path(key) = path?;
-    let json = body::read(&headers, body, api.config.max_body_bytes).await?;
+    let limit = api.config.max_body_bytes.max(MAX_MESSAGE_BYTES);
+    let json = body::read(&headers, body, limit).await?;
     Ok(Json(api.jobs.message(&key, &json).await?).into_response())
 }
 

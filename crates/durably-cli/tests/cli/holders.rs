@@ -14,7 +14,7 @@ use tower_layer::Layer;
 
 use crate::support::{PATIENCE, Setup};
 
-fn demand(count: u64) -> PermitRequest {
+pub(crate) fn demand(count: u64) -> PermitRequest {
     PermitRequest {
         client_id: "worker-7".to_owned(),
         demand: vec![Demand {

@@ -3,6 +3,7 @@
 mod bad_input;
 mod demo;
 mod drain;
+mod fleet;
 mod flows;
 mod holders;
 mod kill;

@@ -27,7 +27,19 @@ async fn wrong_settings_end_with_2_and_are_named() {
         ("default_limit = 99999999999999999999999", "default_limit"),
         ("round_wait = 5", "round_wait"),
         ("round_wait = \"soon\"", "round_wait"),
+        ("round_wait = 50", "\"250ms\""),
         ("listen = \"nowhere\"", "listen"),
+        ("listen = 7070", "127.0.0.1:7070"),
+        ("holders = \"10.0.0.5:7070\"", "holders"),
+        ("holders = \"localhost:7070\"", "http://10.0.0.5:7070"),
+        ("holders = \"ftp://10.0.0.5\"", "http://10.0.0.5:7070"),
+        ("holders = \"http://10.0.0.5:7070/v1\"", "without a path"),
+        ("holders = \"http://me:pw@10.0.0.5\"", "token"),
+        ("holders_token = \"secret\"", "--holders"),
+        (
+            "holders = \"http://10.0.0.5\"\nholders_token = \"two words\"",
+            "holders_token",
+        ),
         ("token = \"\"", "token"),
         ("max_requests = 0", "max_requests"),
         ("job_endpoint = \"gopher://x\"", "job_endpoint"),
@@ -55,6 +67,7 @@ async fn wrong_settings_end_with_2_and_are_named() {
         ("--round-wait=0s", "--round-wait"),
         ("--retention=100000d", "--retention"),
         ("--listen=localhost", "--listen"),
+        ("--listen=:7070", "127.0.0.1:7070"),
         ("--log-format=xml", "--log-format"),
         ("--unknown-flag", "--unknown-flag"),
         ("--config=/nowhere/durably.toml", "/nowhere/durably.toml"),
@@ -62,6 +75,24 @@ async fn wrong_settings_end_with_2_and_are_named() {
         check(Setup::new(NOWHERE).args([flag]).refused().await, 2, named);
     }
     check(Setup::bare().refused().await, 2, "--job-endpoint");
+    let variable = |name| Setup::new(NOWHERE).variable(name, "-1");
+    for name in ["DURABLY_ROUND_PERIOD", "DURABLY_DEFAULT_LIMIT"] {
+        // The flag of the first is given as well, and wins.
+        let refused = match name {
+            "DURABLY_ROUND_PERIOD" => variable(name).args(["--default-limit=-2"]),
+            _ => variable(name),
+        };
+        let (code, text) = refused.refused().await;
+        assert_eq!(code, 2, "{text}");
+        assert_eq!(
+            text.contains(name),
+            name == "DURABLY_DEFAULT_LIMIT",
+            "{text}"
+        );
+    }
+    let itself = Setup::bare().args(["--job-endpoint", NOWHERE, "--listen=127.0.0.1:7071"]);
+    let itself = itself.args(["--holders=http://127.0.0.1:7071/"]);
+    check(itself.refused().await, 2, "another server");
 }
 
 #[tokio::test(flavor = "multi_thread")]

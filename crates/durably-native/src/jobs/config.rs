@@ -1,6 +1,7 @@
 //! Settings of the application, and what they mean to its objects.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use durably::ConfigError;
@@ -9,6 +10,7 @@ use durably::jobs::{AccountConfig, ShardConfig, WRAPPER_BYTES};
 use durably::operations::HandlerConfig;
 use durably::semaphore::LeaseOptions;
 
+use super::RemoteHolders;
 use crate::SystemConfig;
 
 /// How long a shard waits for a holder's answer beyond what a round may take.
@@ -23,6 +25,11 @@ pub struct JobsConfig {
     pub system: SystemConfig,
     /// The alarm is never set sooner than this from now: 1 to 15 s.
     pub alarm_min_delay: Duration,
+    /// The budgets of another server, which the shards of this one work within; by default this one
+    /// keeps its own. With them the settings of budgets (`default_limit`, `default_group_limit`,
+    /// `grant_timeout`) are that server's matter, and `round_wait` and `round_period` only say how
+    /// long its answers may take, so they should be what they are there.
+    pub holders: Option<Arc<dyn RemoteHolders>>,
     /// How many jobs of one shard run at once; 256 by default.
     pub job_concurrency: u64,
     /// How many shards a new account is spread over; 4 by default.
@@ -58,6 +65,7 @@ impl JobsConfig {
             data_dir: data_dir.into(),
             system: SystemConfig::default(),
             alarm_min_delay: Duration::from_secs(15),
+            holders: None,
             job_concurrency: 256,
             shards_per_account: 4,
             default_limit: 10,

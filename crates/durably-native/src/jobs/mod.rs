@@ -4,10 +4,11 @@
 //! Decided here: nothing about jobs, see [`durably::jobs`]; only how the objects reach each other
 //! and which failures of a call mean what to a caller.
 
+mod budgets;
 mod config;
 mod routing;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -18,14 +19,16 @@ use durably::jobs::{
 };
 use durably::layers::{HostTimer, TimeoutLayer};
 use durably::semaphore::Usage;
-use durably::semaphore::client::{ClientError, HolderCall, SemaphoreClient, holder_fn};
+use durably::semaphore::client::{SemaphoreClient, holder_fn};
 use durably::semaphore::protocol::{Message, Reply};
 use tower_layer::Layer;
 
+pub use budgets::RemoteHolders;
+use budgets::{Budgets, check_account};
 pub use config::JobsConfig;
 
 use crate::sqlite::CountersSnapshot;
-use crate::{CallError, ObjectHandle, System, SystemError, SystemRef};
+use crate::{CallError, ObjectHandle, System, SystemError};
 
 /// Jobs of many accounts, each within its limit. Clones share the system; the last one that goes
 /// closes it abruptly, so call [`shutdown`](Self::shutdown) first.
@@ -34,6 +37,7 @@ pub struct Jobs(Arc<Inner>);
 
 struct Inner {
     system: System,
+    budgets: Budgets,
     config: JobsConfig,
     /// When the former shards of an account were last looked through.
     looked_through: Mutex<HashMap<String, Instant>>,
@@ -41,14 +45,16 @@ struct Inner {
 
 impl Jobs {
     /// Opens the application on its data folder. Jobs that were under way go on by themselves.
+    /// Holders elsewhere need not be there: jobs wait until they are.
     ///
     /// # Errors
     ///
-    /// See [`SystemError`].
+    /// See [`SystemError`]; for holders elsewhere there must be a tokio runtime around the call.
     pub fn open(config: JobsConfig, runner: Arc<dyn JobRunner>) -> Result<Jobs, SystemError> {
         config.check()?;
         let builder = System::builder(&config.data_dir).config(config.system.clone());
-        let system_ref = builder.system();
+        let budgets = Budgets::new(&config, builder.system())?;
+        let asking = budgets.clone();
         let account = config.account();
         let shard = config.shard();
         let timeout = config.holder_timeout();
@@ -59,11 +65,11 @@ impl Jobs {
             })
             .class::<JobShard>(move |host: Rc<dyn Host>| {
                 let (shard, runner) = (shard.clone(), runner.clone());
-                let system = system_ref.clone();
+                let asking = asking.clone();
                 Box::pin(async move {
                     let timer = HostTimer::new(host.clone());
                     let layer = TimeoutLayer::new(timer.clone(), timeout)?;
-                    let transport = layer.layer(holder_fn(move |call| ask(system.clone(), call)));
+                    let transport = layer.layer(holder_fn(move |call| asking.clone().ask(call)));
                     let holder = SemaphoreClient::new(transport, timer);
                     let opening = JobShard::open(host, shard, holder, runner);
                     Ok(Rc::new(opening.await?))
@@ -72,6 +78,7 @@ impl Jobs {
             .open()?;
         Ok(Jobs(Arc::new(Inner {
             system,
+            budgets,
             config,
             looked_through: Mutex::default(),
         })))
@@ -139,14 +146,9 @@ impl Jobs {
     ///
     /// [`JobError`].
     pub async fn limit(&self, account: &str) -> Result<u64, JobError> {
-        let own = match self.known_account(account)? {
-            Some(object) => object
-                .call(|account| async move { account.limit() })
-                .await
-                .map_err(unavailable)?,
-            None => None,
-        };
-        Ok(own.unwrap_or(self.0.config.default_limit))
+        self.check_account(account)?;
+        let limit = self.0.budgets.limit(account, None).await?;
+        Ok(limit.unwrap_or(self.0.config.default_limit))
     }
 
     /// Sets the account's own limit, or takes it back for the default. It holds from the next round
@@ -156,11 +158,8 @@ impl Jobs {
     ///
     /// [`JobError`].
     pub async fn set_limit(&self, account: &str, limit: Option<u64>) -> Result<(), JobError> {
-        check_part("account", account)?;
-        self.account(account)
-            .call(move |account| async move { account.set_limit(limit).await })
-            .await
-            .map_err(unavailable)?
+        self.check_account(account)?;
+        self.0.budgets.set_limit(account, None, limit).await
     }
 
     /// A group's ceiling: its own, or the default; `None` if it has only the account's limit.
@@ -170,17 +169,8 @@ impl Jobs {
     /// [`JobError`].
     pub async fn group_limit(&self, account: &str, group: &str) -> Result<Option<u64>, JobError> {
         check_part("group", group)?;
-        let own = match self.known_account(account)? {
-            Some(object) => {
-                let group = group.to_owned();
-                object
-                    .call(move |account| async move { account.group_limit(&group) })
-                    .await
-                    .map_err(unavailable)?
-            }
-            None => None,
-        };
-        Ok(own.or(self.0.config.default_group_limit))
+        self.check_account(account)?;
+        self.0.budgets.limit(account, Some(group)).await
     }
 
     /// Sets a group's own ceiling, or takes it back for the default.
@@ -194,12 +184,9 @@ impl Jobs {
         group: &str,
         limit: Option<u64>,
     ) -> Result<(), JobError> {
-        check_part("account", account)?;
-        let group = group.to_owned();
-        self.account(account)
-            .call(move |account| async move { account.set_group_limit(group, limit).await })
-            .await
-            .map_err(unavailable)?
+        self.check_account(account)?;
+        check_part("group", group)?;
+        self.0.budgets.set_limit(account, Some(group), limit).await
     }
 
     /// What is granted at this moment, of what.
@@ -208,19 +195,8 @@ impl Jobs {
     ///
     /// [`JobError`].
     pub async fn usage(&self, account: &str) -> Result<Usage, JobError> {
-        match self.known_account(account)? {
-            Some(object) => object
-                .call(|account| async move { account.usage().await })
-                .await
-                .map_err(unavailable)?,
-            None => Ok(Usage {
-                limit: self.0.config.default_limit,
-                granted: 0,
-                leased: 0,
-                available: self.0.config.default_limit,
-                groups: BTreeMap::new(),
-            }),
-        }
+        self.check_account(account)?;
+        self.0.budgets.usage(account).await
     }
 
     /// The account's lists of shards; a new account is given the default one.
@@ -265,11 +241,13 @@ impl Jobs {
         check_part("key", key)?;
         let message =
             Message::from_json(json).map_err(|error| JobError::Semaphore(error.into()))?;
-        self.account(key)
-            .call(move |account| async move { account.handle(message).await })
-            .await
-            .map_err(unavailable)?
-            .map_err(JobError::Semaphore)
+        self.0.budgets.message(key, message).await
+    }
+
+    /// Where the accounts' budgets are kept, if that is elsewhere.
+    pub fn holders(&self) -> Option<&str> {
+        let holders = self.0.config.holders.as_ref();
+        holders.map(|holders| holders.address())
     }
 
     /// What the databases of all objects did since the start.
@@ -289,6 +267,11 @@ impl Jobs {
 
     fn account(&self, account: &str) -> ObjectHandle<AccountLimit> {
         self.0.system.object(account)
+    }
+
+    /// Refuses an account that cannot be.
+    fn check_account(&self, account: &str) -> Result<(), JobError> {
+        check_account(&self.0.budgets, account)
     }
 
     fn shard(&self, shard: &str) -> ObjectHandle<JobShard> {
@@ -318,19 +301,6 @@ fn owners<'a>(lists: &'a ShardLists, id: &str) -> impl Iterator<Item = &'a str> 
     durably::jobs::route(lists, id)
         .into_iter()
         .flat_map(|route| std::iter::once(route.owner).chain(route.former))
-}
-
-/// Carries a message to the holder of its key, an object of the same system.
-async fn ask(system: SystemRef, call: HolderCall) -> Result<Reply, ClientError> {
-    let HolderCall { key, message } = call;
-    let answer = system
-        .object::<AccountLimit>(&key)
-        .call(move |account| async move { account.handle(message).await })
-        .await;
-    match answer {
-        Ok(reply) => Ok(reply?),
-        Err(error) => Err(ClientError::unreachable(error)),
-    }
 }
 
 /// What it means to a caller that an object could not be called.

@@ -35,7 +35,8 @@ impl Jobs {
         outcomes.resize_with(jobs.len(), || None);
         let mut accounts: BTreeMap<String, Vec<Placed>> = BTreeMap::new();
         for (place, job) in jobs.into_iter().enumerate() {
-            match job.check() {
+            let checked = job.check().and_then(|()| self.check_account(&job.account));
+            match checked {
                 Ok(()) => accounts
                     .entry(job.account.clone())
                     .or_default()

@@ -4,6 +4,8 @@
 //! them, and the alarms of all others. It runs on a thread of its own; whatever reaches it while
 //! it waits for the disk shares the next commit. It wakes the objects that were left active by a
 //! crash, and closed ones when their alarms are due; an open object watches its own.
+//!
+//! It also keeps the data folder's id, which tells objects of one name in two folders apart.
 
 mod store;
 mod wakes;
@@ -54,13 +56,21 @@ pub(crate) enum Entry {
 
 /// Where the threads tell the journal what happens. It ends when the last of these is dropped.
 #[derive(Clone)]
-pub(crate) struct Journal(Sender<Entry>);
+pub(crate) struct Journal {
+    entries: Sender<Entry>,
+    folder_id: Arc<str>,
+}
 
 impl Journal {
+    /// The data folder's id: random, stored when the folder was first opened.
+    pub(crate) fn folder_id(&self) -> &str {
+        &self.folder_id
+    }
+
     /// Takes note of `entry`, in order with all others of the same thread.
     pub(crate) fn note(&self, entry: Entry) {
         // The journal outlives the threads, except in a process that is being torn down.
-        let _ = self.0.send(entry);
+        let _ = self.entries.send(entry);
     }
 
     /// Records that the object is active; returns when that is durable.
@@ -94,16 +104,16 @@ pub(crate) fn start(
     setup: Setup,
     keep: impl Send + 'static,
 ) -> Result<(Journal, JoinHandle<()>), StartError> {
-    let (sender, entries) = channel();
+    let (sender, received) = channel();
     let (opened, outcome) = sync_channel(1);
     // The database stays on the thread that opens it.
     let thread = std::thread::Builder::new()
         .name("durably-journal".into())
         .spawn(move || {
             match Thread::open(setup) {
-                Ok(mut thread) => {
-                    let _ = opened.send(Ok(()));
-                    thread.run(&entries);
+                Ok((mut thread, folder_id)) => {
+                    let _ = opened.send(Ok(folder_id));
+                    thread.run(&received);
                 }
                 Err(error) => {
                     let _ = opened.send(Err(error));
@@ -113,7 +123,13 @@ pub(crate) fn start(
         })
         .map_err(StartError::Thread)?;
     match outcome.recv() {
-        Ok(Ok(())) => Ok((Journal(sender), thread)),
+        Ok(Ok(folder_id)) => Ok((
+            Journal {
+                entries: sender,
+                folder_id: folder_id.into(),
+            },
+            thread,
+        )),
         Ok(Err(error)) => {
             let _ = thread.join();
             Err(StartError::Storage(error))
@@ -141,8 +157,12 @@ struct Thread {
 }
 
 impl Thread {
-    fn open(setup: Setup) -> Result<Self, StorageError> {
+    fn open(setup: Setup) -> Result<(Self, String), StorageError> {
         let database = open_database(&setup)?;
+        let fresh = fresh_id()?;
+        let folder_id = write(&database, move |transaction| {
+            store::folder_id(transaction.sql(), &fresh)
+        })?;
         let left_active = read(&database, |sql| store::active(sql))?;
         let classes = setup.classes.iter().map(|class| (*class, *class)).collect();
         let mut thread = Thread {
@@ -160,7 +180,7 @@ impl Thread {
                 None => tracing::warn!(class, name, "durability.object.class_missing"),
             }
         }
-        Ok(thread)
+        Ok((thread, folder_id))
     }
 
     fn run(&mut self, entries: &Receiver<Entry>) {
@@ -292,6 +312,15 @@ impl Thread {
             offset += read;
         }
     }
+}
+
+/// An id that no other folder has.
+fn fresh_id() -> Result<String, StorageError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        StorageError::Failed(format!("the operating system gives no randomness: {error}"))
+    })?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
 fn open_database(setup: &Setup) -> Result<Database, StorageError> {

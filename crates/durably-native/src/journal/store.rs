@@ -1,4 +1,5 @@
-//! The journal's table: which objects are active, and when the others want to be woken.
+//! The journal's tables: which objects are active, when the others want to be woken, and the id of
+//! the data folder.
 
 use durably::host::{Sql, Transaction};
 use durably::{StorageError, Timestamp};
@@ -16,11 +17,25 @@ CREATE INDEX IF NOT EXISTS durability_system_alarm
     ON durability_system (alarm_at) WHERE active = 0 AND alarm_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS durability_system_active
     ON durability_system (active) WHERE active = 1;
+CREATE TABLE IF NOT EXISTS durability_folder (
+    singleton INTEGER PRIMARY KEY CHECK (singleton = 0),
+    id TEXT NOT NULL
+) STRICT;
 ";
 
 /// Creates what is missing.
 pub(super) fn create(sql: &dyn Sql) -> Result<(), StorageError> {
     sql.script(SCHEMA)
+}
+
+/// The data folder's id, which is `fresh` if it has none yet.
+pub(super) fn folder_id(sql: &dyn Sql, fresh: &str) -> Result<String, StorageError> {
+    sql.execute(
+        "INSERT INTO durability_folder (singleton, id) VALUES (0, ?) ON CONFLICT DO NOTHING",
+        &[fresh.into()],
+    )?;
+    let stored = sql.first("SELECT id FROM durability_folder", &[], |row| row.string(0))?;
+    Ok(stored.unwrap_or_else(|| fresh.to_owned()))
 }
 
 /// Records that an object is active.

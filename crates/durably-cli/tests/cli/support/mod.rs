@@ -1,6 +1,8 @@
 //! A server as a process, its API, and a job endpoint that watches what really runs.
 
 pub(crate) mod endpoint;
+pub(crate) mod load;
+pub(crate) mod network;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 /// Nothing that a test waits for takes longer, unless it is broken.
@@ -118,18 +120,27 @@ impl Setup {
 
     /// Starts a server; returns when it listens.
     pub(crate) async fn start(&self) -> Server {
-        let mut child = self.command().stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
-        let line = line.expect("the server says nothing").unwrap();
-        let line = line.expect("the server ended instead of listening");
-        let address = line.strip_prefix("listening on http://").unwrap();
-        Server {
-            child,
-            address: address.parse().unwrap(),
-            client: client(),
-            token: None,
-        }
+        listening(self.command()).await
+    }
+
+    /// Starts a server that logs everything, and what it will have logged when it has ended.
+    pub(crate) async fn start_logged(mut self) -> (Server, impl Future<Output = String>) {
+        self.args.retain(|arg| !arg.starts_with("--log-level"));
+        self.args.push("--log-level=trace".to_owned());
+        let mut command = self.command();
+        command.stderr(Stdio::piped());
+        let mut server = listening(command).await;
+        let mut log = server.child.stderr.take().unwrap();
+        let reading = tokio::spawn(async move {
+            let mut text = String::new();
+            log.read_to_string(&mut text).await.unwrap();
+            text
+        });
+        (server, async move {
+            let text = reading.await.unwrap();
+            drop(self);
+            text
+        })
     }
 
     /// Starts a server that must end by itself: its exit code and what it says.
@@ -140,6 +151,21 @@ impl Setup {
         let output = output.expect("the server started").unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
         (output.status.code().expect("an exit code"), text)
+    }
+}
+
+async fn listening(mut command: Command) -> Server {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
+    let line = line.expect("the server says nothing").unwrap();
+    let line = line.expect("the server ended instead of listening");
+    let address = line.strip_prefix("listening on http://").unwrap();
+    Server {
+        child,
+        address: address.parse().unwrap(),
+        client: client(),
+        token: None,
     }
 }
 
