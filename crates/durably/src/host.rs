@@ -258,7 +258,8 @@ pub trait Host {
     /// The object's name within its class.
     fn name(&self) -> &str;
 
-    /// An id that is the object's alone among all classes and the same in every instance.
+    /// An id that is the object's alone, among all classes and all systems that might ask the same
+    /// holder, and the same in every instance.
     fn id(&self) -> &str;
 
     /// Runs `work` in a transaction and resolves when its commit is durable (`Ok` also when the

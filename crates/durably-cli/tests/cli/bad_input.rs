@@ -291,6 +291,10 @@ async fn wrong_limits_and_shards_change_nothing() {
     ] {
         expect(&server, method, &path, "", (400, "invalid", Some(field))).await;
     }
+    let wrong = json!({"limit": -1});
+    let (_, answer) = server.put("accounts/acme/limit", &wrong).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("a whole number from 0 to"), "{message}");
     assert_eq!(server.get("accounts/acme/limit").await.1, before);
     assert_eq!(server.get("accounts/acme/shards").await.1, shards);
     assert_eq!(before["limit"], 3);
@@ -532,6 +536,27 @@ async fn too_many_requests_at_once_are_told_to_come_back() {
     assert_eq!(server.get("health").await.0, StatusCode::OK);
     waiting.abort();
     server.until_state("acme", "1", "unknown").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_refuses_a_list_as_it_does_a_job() {
+    let setup = Setup::new("http://127.0.0.1:9/run").args(["--max-queue-length=1"]);
+    let server = setup.start().await;
+    for path in ["shards", "limit"] {
+        let body = json!({"shards": ["one"], "limit": 0});
+        server.put(&format!("accounts/acme/{path}"), &body).await;
+    }
+    let (status, answer) = server.post("jobs", &json!([job("1"), job("2")])).await;
+    assert_eq!(status, StatusCode::ACCEPTED);
+    assert_eq!(answer["results"][1]["error"]["code"], "queue_full");
+    for full in [json!([job("2"), job("3")]), job("2")] {
+        let (status, answer) = server.post("jobs", &full).await;
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{answer}");
+        assert_eq!(answer["error"]["code"], "queue_full");
+    }
+    let (status, answer) = server.post("jobs", &json!([job("1"), job("2")])).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
+    assert_eq!(answer["results"][0]["outcome"], "duplicate");
 }
 
 #[tokio::test(flavor = "multi_thread")]
