@@ -25,9 +25,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use durably::layers::Timer;
-use durably::semaphore::Usage;
 use durably::semaphore::client::{ClientError, HolderCall};
 use durably::semaphore::protocol::Reply;
+use durably::semaphore::{ForceReleased, Holding, LeaseOptions, Standing, Usage};
 use durably::{ConfigError, Timestamp};
 use futures::future::BoxFuture;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -125,7 +125,7 @@ impl HttpHolders {
         &self.base
     }
 
-    fn url(&self, parts: &[&str]) -> Result<Url, ClientError> {
+    fn url(&self, parts: &[&str], query: &[(&str, &str)]) -> Result<Url, ClientError> {
         // A URL takes them for steps up and down its path, however they are written.
         if let Some(part) = parts.iter().find(|part| matches!(**part, "." | "..")) {
             return Err(ClientError::Refused {
@@ -140,6 +140,9 @@ impl HttpHolders {
             .pop_if_empty()
             .push("v1")
             .extend(parts);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
         Ok(url)
     }
 
@@ -150,7 +153,16 @@ impl HttpHolders {
         parts: &[&str],
         body: Option<Result<Vec<u8>, serde_json::Error>>,
     ) -> impl Future<Output = Result<Vec<u8>, ClientError>> + Send + use<> {
-        let request = self.url(parts).and_then(|url| {
+        self.send_to(method, self.url(parts, &[]), body)
+    }
+
+    fn send_to(
+        &self,
+        method: Method,
+        url: Result<Url, ClientError>,
+        body: Option<Result<Vec<u8>, serde_json::Error>>,
+    ) -> impl Future<Output = Result<Vec<u8>, ClientError>> + Send + use<> {
+        let request = url.and_then(|url| {
             let request = self.client.request(method, url);
             let request = request.headers(self.headers.clone());
             Ok(match body {
@@ -221,6 +233,17 @@ struct LimitText {
     limit: Option<u64>,
 }
 
+/// How leases are given, as the server shows it and takes it.
+#[derive(Serialize, Deserialize)]
+struct LeasesText {
+    leases: Option<LeaseOptions>,
+}
+
+#[derive(Deserialize)]
+struct HoldersText {
+    holders: Vec<Holding>,
+}
+
 fn limit_path<'a>(account: &'a str, group: Option<&'a str>) -> Vec<&'a str> {
     match group {
         None => vec!["accounts", account, "limit"],
@@ -273,6 +296,68 @@ impl RemoteHolders for HttpHolders {
 
     fn usage(&self, account: &str) -> BoxFuture<'static, Result<Usage, ClientError>> {
         let answer = self.send(Method::GET, &["accounts", account, "usage"], None);
+        Box::pin(async move { parse(&answer.await?) })
+    }
+
+    fn standing(
+        &self,
+        account: &str,
+        group: &str,
+    ) -> BoxFuture<'static, Result<Standing, ClientError>> {
+        let parts = ["accounts", account, "groups", group, "usage"];
+        let answer = self.send(Method::GET, &parts, None);
+        Box::pin(async move { parse(&answer.await?) })
+    }
+
+    fn leases(
+        &self,
+        account: &str,
+    ) -> BoxFuture<'static, Result<Option<LeaseOptions>, ClientError>> {
+        let answer = self.send(Method::GET, &["accounts", account, "leases"], None);
+        Box::pin(async move { Ok(parse::<LeasesText>(&answer.await?)?.leases) })
+    }
+
+    fn set_leases(
+        &self,
+        account: &str,
+        leases: Option<Option<LeaseOptions>>,
+    ) -> BoxFuture<'static, Result<(), ClientError>> {
+        let path = ["accounts", account, "leases"];
+        let answer = match leases {
+            None => self.send(Method::DELETE, &path, None),
+            Some(leases) => {
+                let body = serde_json::to_vec(&LeasesText { leases });
+                self.send(Method::PUT, &path, Some(body))
+            }
+        };
+        Box::pin(async move { answer.await.map(drop) })
+    }
+
+    fn holdings(
+        &self,
+        account: &str,
+        after: Option<&str>,
+        limit: u64,
+    ) -> BoxFuture<'static, Result<Vec<Holding>, ClientError>> {
+        let limit = limit.to_string();
+        let mut query = vec![("limit", limit.as_str())];
+        query.extend(after.map(|after| ("after", after)));
+        let url = self.url(&["accounts", account, "holders"], &query);
+        let answer = self.send_to(Method::GET, url, None);
+        Box::pin(async move { Ok(parse::<HoldersText>(&answer.await?)?.holders) })
+    }
+
+    fn force_release(
+        &self,
+        account: &str,
+        client_id: &str,
+        group: Option<&str>,
+        reason: &str,
+    ) -> BoxFuture<'static, Result<ForceReleased, ClientError>> {
+        let mut query = vec![("reason", reason)];
+        query.extend(group.map(|group| ("group", group)));
+        let url = self.url(&["accounts", account, "holders", client_id], &query);
+        let answer = self.send_to(Method::DELETE, url, None);
         Box::pin(async move { parse(&answer.await?) })
     }
 }

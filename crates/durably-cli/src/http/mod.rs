@@ -6,6 +6,7 @@
 
 mod auth;
 mod body;
+mod budgets;
 mod errors;
 mod fleet;
 mod job;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use durably_native::jobs::Jobs;
 use tokio::sync::{Semaphore, watch};
 
@@ -56,6 +57,21 @@ pub(crate) fn router(jobs: Jobs, config: HttpConfig, stopping: watch::Receiver<b
                 .delete(routes::remove_group_limit),
         )
         .route("/v1/accounts/{account}/usage", get(routes::usage))
+        .route(
+            "/v1/accounts/{account}/groups/{group}/usage",
+            get(budgets::standing),
+        )
+        .route(
+            "/v1/accounts/{account}/leases",
+            get(budgets::leases)
+                .put(budgets::set_leases)
+                .delete(budgets::remove_leases),
+        )
+        .route("/v1/accounts/{account}/holders", get(budgets::holders))
+        .route(
+            "/v1/accounts/{account}/holders/{client}",
+            delete(budgets::force_release),
+        )
         .route("/v1/holders/{key}/messages", post(routes::message))
         .route_layer(from_fn_with_state(api.clone(), fleet::check));
     Router::new()

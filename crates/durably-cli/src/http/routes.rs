@@ -26,8 +26,8 @@ use super::overload::InWork;
 /// are bounded by themselves, and a shard whose message is refused would wait for ever.
 const MAX_MESSAGE_BYTES: usize = 8 << 20;
 
-type Answer<T> = Result<T, ApiError>;
-type InPath<T> = Result<Path<T>, PathRejection>;
+pub(super) type Answer<T> = Result<T, ApiError>;
+pub(super) type InPath<T> = Result<Path<T>, PathRejection>;
 
 #[derive(Serialize)]
 struct Results {

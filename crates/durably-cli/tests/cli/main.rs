@@ -1,6 +1,7 @@
 //! The real binary, over real sockets.
 
 mod bad_input;
+mod budgets;
 mod demo;
 mod drain;
 mod fleet;

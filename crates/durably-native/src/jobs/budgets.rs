@@ -6,25 +6,32 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use durably::ConfigError;
 use durably::jobs::{AccountLimit, JobError, check_part};
 use durably::layers::Elapsed;
-use durably::semaphore::Usage;
 use durably::semaphore::client::{ClientError, HolderCall};
 use durably::semaphore::protocol::{Message, Reply};
+use durably::semaphore::{
+    ForceReleased, GroupStanding, Holding, LeaseOptions, SemaphoreError, Standing, Usage,
+};
 use durably::time::MAX_SAFE_INTEGER;
-use futures::future::BoxFuture;
+use durably::{ConfigError, StorageError};
+use futures::channel::oneshot;
+use futures::future::{BoxFuture, Either, select};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::{JobsConfig, unavailable};
-use crate::{ObjectHandle, SystemRef};
+use crate::{CallError, ObjectHandle, SystemRef};
 
 /// How long another server may take to say or set a limit, or to say what is in use.
 const ACCOUNT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long it may take to say what a job waits for; its status is told without it then.
+const STANDING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The budgets of another server. [`HttpHolders`](crate::http::HttpHolders) are some.
 ///
@@ -54,6 +61,43 @@ pub trait RemoteHolders: Debug + Send + Sync {
 
     /// What of an account's budget is given out.
     fn usage(&self, account: &str) -> BoxFuture<'static, Result<Usage, ClientError>>;
+
+    /// What a group of an account is measured against.
+    fn standing(
+        &self,
+        account: &str,
+        group: &str,
+    ) -> BoxFuture<'static, Result<Standing, ClientError>>;
+
+    /// How an account gives leases.
+    fn leases(
+        &self,
+        account: &str,
+    ) -> BoxFuture<'static, Result<Option<LeaseOptions>, ClientError>>;
+
+    /// Sets how an account gives leases: `Some(None)` not at all, `None` as by default.
+    fn set_leases(
+        &self,
+        account: &str,
+        leases: Option<Option<LeaseOptions>>,
+    ) -> BoxFuture<'static, Result<(), ClientError>>;
+
+    /// Who holds permits of an account, after the client `after`.
+    fn holdings(
+        &self,
+        account: &str,
+        after: Option<&str>,
+        limit: u64,
+    ) -> BoxFuture<'static, Result<Vec<Holding>, ClientError>>;
+
+    /// Takes permits of an account from a client.
+    fn force_release(
+        &self,
+        account: &str,
+        client_id: &str,
+        group: Option<&str>,
+        reason: &str,
+    ) -> BoxFuture<'static, Result<ForceReleased, ClientError>>;
 }
 
 /// The way to all accounts' budgets.
@@ -69,6 +113,7 @@ pub(super) struct Here {
     system: SystemRef,
     default_limit: u64,
     default_group_limit: Option<u64>,
+    default_leases: Option<LeaseOptions>,
 }
 
 /// The budgets of another server.
@@ -88,6 +133,7 @@ impl Budgets {
                 system,
                 default_limit: config.default_limit,
                 default_group_limit: config.default_group_limit,
+                default_leases: config.default_leases.clone(),
             }));
         };
         let runtime = Handle::try_current()
@@ -104,11 +150,7 @@ impl Budgets {
         match self {
             Budgets::Here(here) => {
                 let HolderCall { key, message } = call;
-                let answer = here
-                    .account(&key)
-                    .call(move |account| async move { account.handle(message).await })
-                    .await;
-                match answer {
+                match attended(here.account(&key), message).await {
                     Ok(reply) => Ok(reply?),
                     Err(error) => Err(ClientError::unreachable(error)),
                 }
@@ -120,9 +162,7 @@ impl Budgets {
     /// Carries the message of a foreign client.
     pub(super) async fn message(&self, key: &str, message: Message) -> Result<Reply, JobError> {
         match self {
-            Budgets::Here(here) => here
-                .account(key)
-                .call(move |account| async move { account.handle(message).await })
+            Budgets::Here(here) => attended(here.account(key), message)
                 .await
                 .map_err(unavailable)?
                 .map_err(JobError::Semaphore),
@@ -223,6 +263,151 @@ impl Budgets {
             }
         }
     }
+
+    /// What a group is measured against. For the status of a job, which does not wait for long.
+    pub(super) async fn standing(&self, account: &str, group: &str) -> Result<Standing, JobError> {
+        match self {
+            Budgets::Here(here) => match here.known_account(account)? {
+                Some(object) => {
+                    let group = group.to_owned();
+                    object
+                        .call(move |account| async move { account.standing(&group).await })
+                        .await
+                        .map_err(unavailable)?
+                }
+                None => Ok(Standing {
+                    limit: here.default_limit,
+                    granted: 0,
+                    leased: 0,
+                    available: here.default_limit,
+                    group: GroupStanding {
+                        limit: here.default_group_limit,
+                        granted: 0,
+                        leased: 0,
+                        closed: None,
+                    },
+                }),
+            },
+            Budgets::Elsewhere(elsewhere) => {
+                let answer = elsewhere.holders.standing(account, group);
+                elsewhere.in_time(STANDING_TIMEOUT, answer).await
+            }
+        }
+    }
+
+    pub(super) async fn leases(&self, account: &str) -> Result<Option<LeaseOptions>, JobError> {
+        match self {
+            Budgets::Here(here) => match here.known_account(account)? {
+                Some(object) => object
+                    .call(|account| async move { account.leases() })
+                    .await
+                    .map_err(unavailable),
+                None => Ok(here.default_leases.clone()),
+            },
+            Budgets::Elsewhere(elsewhere) => {
+                let answer = elsewhere.holders.leases(account);
+                elsewhere.in_time(ACCOUNT_TIMEOUT, answer).await
+            }
+        }
+    }
+
+    pub(super) async fn set_leases(
+        &self,
+        account: &str,
+        leases: Option<Option<LeaseOptions>>,
+    ) -> Result<(), JobError> {
+        match self {
+            Budgets::Here(here) => here
+                .account(account)
+                .call(move |account| async move { account.set_leases(leases).await })
+                .await
+                .map_err(unavailable)?,
+            Budgets::Elsewhere(elsewhere) => {
+                if let Some(Some(options)) = &leases {
+                    let checked = options.check();
+                    checked.map_err(|error| JobError::invalid(error.field(), error.problem()))?;
+                }
+                let answer = elsewhere.holders.set_leases(account, leases);
+                elsewhere.in_time(ACCOUNT_TIMEOUT, answer).await
+            }
+        }
+    }
+
+    pub(super) async fn holdings(
+        &self,
+        account: &str,
+        after: Option<&str>,
+        limit: u64,
+    ) -> Result<Vec<Holding>, JobError> {
+        match self {
+            Budgets::Here(here) => match here.known_account(account)? {
+                Some(object) => {
+                    let after = after.map(str::to_owned);
+                    object
+                        .call(move |account| async move { account.holdings(after, limit).await })
+                        .await
+                        .map_err(unavailable)?
+                }
+                None => Ok(Vec::new()),
+            },
+            Budgets::Elsewhere(elsewhere) => {
+                let answer = elsewhere.holders.holdings(account, after, limit);
+                elsewhere.in_time(ACCOUNT_TIMEOUT, answer).await
+            }
+        }
+    }
+
+    pub(super) async fn force_release(
+        &self,
+        account: &str,
+        client_id: &str,
+        group: Option<&str>,
+        reason: &str,
+    ) -> Result<ForceReleased, JobError> {
+        match self {
+            Budgets::Here(here) => match here.known_account(account)? {
+                Some(object) => {
+                    let (client_id, reason) = (client_id.to_owned(), reason.to_owned());
+                    let group = group.map(str::to_owned);
+                    object
+                        .call(move |account| async move {
+                            let group = group.as_deref();
+                            account.force_release(&client_id, group, &reason).await
+                        })
+                        .await
+                        .map_err(unavailable)?
+                }
+                None => Ok(ForceReleased::default()),
+            },
+            Budgets::Elsewhere(elsewhere) => {
+                let holders = &elsewhere.holders;
+                let answer = holders.force_release(account, client_id, group, reason);
+                elsewhere.in_time(ACCOUNT_TIMEOUT, answer).await
+            }
+        }
+    }
+}
+
+/// Has an account answer a message for as long as somebody waits: a request whose caller has gone
+/// must not wait for capacity any longer.
+async fn attended(
+    account: ObjectHandle<AccountLimit>,
+    message: Message,
+) -> Result<Result<Reply, SemaphoreError>, CallError> {
+    let (waits, gone) = oneshot::channel::<()>();
+    let answer = account
+        .call(move |account| async move {
+            match select(pin!(account.handle(message)), gone).await {
+                Either::Left((answer, _)) => answer,
+                Either::Right(_) => {
+                    let problem = "nobody waits for the answer any more".to_owned();
+                    Err(StorageError::Ended(problem).into())
+                }
+            }
+        })
+        .await;
+    drop(waits);
+    answer
 }
 
 impl Here {

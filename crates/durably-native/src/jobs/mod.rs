@@ -15,12 +15,13 @@ use std::time::Instant;
 
 use durably::host::Host;
 use durably::jobs::{
-    AccountLimit, CancelOutcome, JobError, JobRunner, JobShard, JobStatus, ShardLists, check_part,
+    AccountLimit, CancelOutcome, JobError, JobRunner, JobShard, JobState, JobStatus, ShardLists,
+    check_part,
 };
 use durably::layers::{HostTimer, TimeoutLayer};
-use durably::semaphore::Usage;
 use durably::semaphore::client::{SemaphoreClient, holder_fn};
 use durably::semaphore::protocol::{Message, Reply};
+use durably::semaphore::{ForceReleased, Holding, LeaseOptions, Standing, Usage};
 use tower_layer::Layer;
 
 pub use budgets::RemoteHolders;
@@ -106,6 +107,12 @@ impl Jobs {
             if latest.is_known() {
                 break;
             }
+        }
+        if latest.state == JobState::Queued
+            && let Some(group) = &latest.group
+        {
+            // The rest is true all the same.
+            latest.usage = self.0.budgets.standing(account, group).await.ok();
         }
         Ok(latest)
     }
@@ -199,6 +206,79 @@ impl Jobs {
         self.0.budgets.usage(account).await
     }
 
+    /// What a group of an account is measured against at this moment.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn standing(&self, account: &str, group: &str) -> Result<Standing, JobError> {
+        check_part("group", group)?;
+        self.check_account(account)?;
+        self.0.budgets.standing(account, group).await
+    }
+
+    /// How an account gives leases; `None` if it gives none.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn leases(&self, account: &str) -> Result<Option<LeaseOptions>, JobError> {
+        self.check_account(account)?;
+        self.0.budgets.leases(account).await
+    }
+
+    /// Sets how an account gives leases, from the next round on: `Some(None)` gives none, `None`
+    /// goes back to the default.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn set_leases(
+        &self,
+        account: &str,
+        leases: Option<Option<LeaseOptions>>,
+    ) -> Result<(), JobError> {
+        self.check_account(account)?;
+        self.0.budgets.set_leases(account, leases).await
+    }
+
+    /// Who holds permits of an account, by client and group, after the client `after`; at most
+    /// `limit` clients.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn holdings(
+        &self,
+        account: &str,
+        after: Option<&str>,
+        limit: u64,
+    ) -> Result<Vec<Holding>, JobError> {
+        self.check_account(account)?;
+        self.0.budgets.holdings(account, after, limit).await
+    }
+
+    /// Takes all permits of an account, or those of one group, from a client that will never give
+    /// them back.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn force_release(
+        &self,
+        account: &str,
+        client_id: &str,
+        group: Option<&str>,
+        reason: &str,
+    ) -> Result<ForceReleased, JobError> {
+        check_part("client", client_id)?;
+        self.check_account(account)?;
+        let budgets = &self.0.budgets;
+        budgets
+            .force_release(account, client_id, group, reason)
+            .await
+    }
+
     /// The account's lists of shards; a new account is given the default one.
     ///
     /// # Errors
@@ -231,7 +311,7 @@ impl Jobs {
     }
 
     /// Answers a semaphore message of a foreign client: JSON of protocol v1. A request is answered
-    /// with its round, also if the caller stops waiting.
+    /// with its round; when the caller stops waiting, it waits for no further one.
     ///
     /// # Errors
     ///

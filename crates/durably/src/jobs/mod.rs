@@ -22,7 +22,7 @@ pub use shard::{JobShard, OutdatedList, ShardConfig, WRAPPER_BYTES};
 use crate::error::{BoxError, OpenError, StorageError};
 use crate::host::LocalFuture;
 use crate::operations::CancellationToken;
-use crate::semaphore::SemaphoreError;
+use crate::semaphore::{SemaphoreError, Standing};
 use crate::time::Timestamp;
 
 /// A job to be run.
@@ -190,6 +190,9 @@ pub struct JobStatus {
     /// While it waits: why its group got no permit when last asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked_reason: Option<String>,
+    /// While it waits: what its group is measured against at this moment, if its holder answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Standing>,
     /// Since when it has been in this state, or blocked for this reason, as far as that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
@@ -217,6 +220,7 @@ impl JobStatus {
             group: None,
             place: None,
             blocked_reason: None,
+            usage: None,
             since: None,
             attempt: None,
             next_attempt_at: None,

@@ -20,7 +20,9 @@ use crate::host::{Host, LocalFuture, Object, Sql};
 use crate::migrations::Migration;
 use crate::scheduler::{Participant, Scheduler, SchedulerConfig};
 use crate::semaphore::protocol::{Message, Reply};
-use crate::semaphore::{LeaseOptions, Semaphore, SemaphoreError, Standing, Usage};
+use crate::semaphore::{
+    ForceReleased, Holding, LeaseOptions, Semaphore, SemaphoreError, Standing, Usage,
+};
 use crate::time::{MAX_SAFE_INTEGER, Timestamp, check_duration};
 
 /// The most shards that one account is spread over.
@@ -224,6 +226,36 @@ impl AccountLimit {
     pub async fn standing(&self, group: &str) -> Result<Standing, JobError> {
         let standing = self.semaphore.standing(group).await;
         standing.map_err(JobError::Semaphore)
+    }
+
+    /// Who holds permits of the account; see [`Semaphore::holdings`].
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::Semaphore`].
+    pub async fn holdings(
+        &self,
+        after: Option<String>,
+        limit: u64,
+    ) -> Result<Vec<Holding>, JobError> {
+        let holdings = self.semaphore.holdings(after, limit).await;
+        holdings.map_err(JobError::Semaphore)
+    }
+
+    /// Takes permits from a client that will never give them back; see
+    /// [`Semaphore::force_release`].
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::Semaphore`].
+    pub async fn force_release(
+        &self,
+        client_id: &str,
+        group: Option<&str>,
+        reason: &str,
+    ) -> Result<ForceReleased, JobError> {
+        let released = self.semaphore.force_release(client_id, group, reason).await;
+        released.map_err(JobError::Semaphore)
     }
 
     /// How the account gives leases: by its own setting, or the default.
