@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use clap::CommandFactory;
 use durably::ConfigError;
+use durably::semaphore::LeaseOptions;
+use durably::time::MAX_SAFE_INTEGER;
 use durably_native::http::HttpHolders;
 use durably_native::jobs::JobsConfig;
 use reqwest::Url;
@@ -94,6 +96,13 @@ pub(crate) struct Settings {
     /// Permits that are not claimed for this long return. [default: 10s]
     #[arg(long, env = "DURABLY_GRANT_TIMEOUT", value_name = "PERIOD")]
     pub(crate) grant_timeout: Option<Period>,
+    /// Permits of a lease, for accounts that were not told how to give leases: those share the limit
+    /// with grants, strictly. 0 gives no leases. [default: 0]
+    #[arg(long, env = "DURABLY_LEASE_PERMITS", value_name = "N")]
+    pub(crate) lease_permits: Option<u64>,
+    /// How long such a lease is good without a sign of life of its shard. [default: 10m]
+    #[arg(long, env = "DURABLY_LEASE_TTL", value_name = "PERIOD")]
+    pub(crate) lease_ttl: Option<Period>,
     /// An object's alarm is never sooner than this from now, from 1s to 15s. [default: 15s]
     #[arg(long, env = "DURABLY_ALARM_MIN_DELAY", value_name = "PERIOD")]
     pub(crate) alarm_min_delay: Option<Period>,
@@ -183,7 +192,7 @@ impl Settings {
             listen data_dir job_endpoint token holders holders_token
             default_limit default_group_limit shards_per_account job_concurrency job_attempts
             job_timeout max_queue_length retention
-            round_wait round_period grant_timeout alarm_min_delay threads max_object_bytes
+            round_wait round_period grant_timeout lease_permits lease_ttl alarm_min_delay threads max_object_bytes
             max_body_bytes max_batch_bytes max_batch_jobs max_requests drain_timeout
             log_level log_format
         }
@@ -231,6 +240,7 @@ impl Settings {
         set(&mut jobs.round_period, self.round_period);
         set(&mut jobs.grant_timeout, self.grant_timeout);
         set(&mut jobs.alarm_min_delay, self.alarm_min_delay);
+        jobs.default_leases = leases(self.lease_permits, self.lease_ttl)?;
         Ok(ServeConfig {
             listen,
             data_dir,
@@ -269,6 +279,28 @@ fn at_least_1(
     match value {
         Some(0) => Err(ConfigError::new(field, "must be at least 1")),
         value => Ok(value.unwrap_or(default)),
+    }
+}
+
+/// How accounts give leases that were not told.
+fn leases(permits: Option<u64>, ttl: Option<Period>) -> Result<Option<LeaseOptions>, ConfigError> {
+    match permits {
+        None | Some(0) => match ttl {
+            Some(_) => Err(ConfigError::new(
+                "lease_ttl",
+                "is given without leases: say how many permits one has with --lease-permits",
+            )),
+            None => Ok(None),
+        },
+        Some(MAX_SAFE_INTEGER..) => Err(ConfigError::new(
+            "lease_permits",
+            format!("must be a whole number below {MAX_SAFE_INTEGER}"),
+        )),
+        Some(permits_per_lease) => Ok(Some(LeaseOptions {
+            permits_per_lease,
+            ttl: ttl.map_or(Duration::from_secs(10 * 60), |period| period.duration()),
+            ..LeaseOptions::default()
+        })),
     }
 }
 
@@ -407,6 +439,18 @@ mod tests {
                 ..with_endpoint()
             };
             assert_eq!(blamed(settings), "token");
+        }
+        for (permits, ttl, field) in [
+            (None, Some("1m"), "lease_ttl"),
+            (Some(0), Some("1m"), "lease_ttl"),
+            (Some(u64::MAX), None, "lease_permits"),
+        ] {
+            let settings = Settings {
+                lease_permits: permits,
+                lease_ttl: ttl.map(|ttl| ttl.parse().unwrap()),
+                ..with_endpoint()
+            };
+            assert_eq!(blamed(settings), field);
         }
         let settings = Settings {
             max_body_bytes: Some(0),
