@@ -241,6 +241,29 @@ async fn a_job_that_waits_says_why_and_can_be_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_wait_for_permits_do_not_hold_up_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.system.shutdown_timeout = Duration::from_secs(60);
+    let jobs = Jobs::open(config, Arc::new(Runner(Arc::new(Endpoint::default())))).unwrap();
+    jobs.set_limit("acme", Some(0)).await.unwrap();
+    jobs.submit(vec![job("acme", "stuck", "default")]).await;
+    let waiting = async {
+        let mut status = jobs.status("acme", "stuck").await.unwrap();
+        while status.blocked_reason.is_none() {
+            status = jobs.status("acme", "stuck").await.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting)
+        .await
+        .unwrap();
+    // The next request is on its way by now, and waits at the holder for 20 s.
+    tokio::time::timeout(Duration::from_secs(10), jobs.shutdown())
+        .await
+        .expect("nothing is left to finish");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_running_job_is_cancelled_only_when_asked_and_failures_are_told() {
     let folder = tempfile::tempdir().unwrap();
     let endpoint = Arc::new(Endpoint::default());

@@ -178,6 +178,24 @@ fn a_timeout_stops_waiting_and_takes_nothing_back() {
 }
 
 #[test]
+fn a_timeout_leaves_a_request_the_time_that_it_may_wait_at_the_holder() {
+    let world = World::new(START);
+    let silent = holder_fn(|_| std::future::pending());
+    let timer = WorldTimer(world.clone());
+    let timeout = TimeoutLayer::new(timer.clone(), ms(200)).expect("a duration");
+    let client = SemaphoreClient::new(timeout.layer(silent), timer);
+    let waiting = PermitRequest {
+        wait_ms: Some(1_000),
+        ..request(1)
+    };
+    let error = world
+        .block_on(client.request("a", waiting))
+        .expect_err("no answer");
+    assert_eq!(error.code(), "timeout");
+    assert_eq!(world.now().as_millis(), START + 1_200);
+}
+
+#[test]
 fn retries_follow_the_error_wait_longer_each_time_and_say_when_they_were_sent() {
     let world = World::new(START);
     let sent: Rc<RefCell<Vec<u64>>> = Rc::default();

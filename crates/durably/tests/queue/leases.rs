@@ -179,31 +179,14 @@ fn nothing_is_drawn_after_the_lease_is_over_and_its_permits_come_back() {
 }
 
 #[test]
-fn an_idle_lease_is_not_reported_and_ends_by_itself() {
+fn an_idle_lease_is_given_back_after_half_its_lifetime() {
     let (setup, lender) = with_lease(10);
-    setup.world.advance(50 * SECOND);
+    setup.world.advance(20 * SECOND);
     assert_eq!(setup.outside.calls.borrow().len(), 0);
     setup.shard.crash();
     // The alarm brings the object back.
-    setup.world.advance(30 * SECOND);
-    assert_eq!(stops(&setup), [LeaseStop::Expired]);
-    assert_all_back(&setup, &lender);
-}
-
-#[test]
-fn a_lease_that_is_used_late_in_its_life_is_reported_then() {
-    let (setup, lender) = with_lease(10);
-    setup.outside.takes.set(2 * MINUTE);
-    setup.world.advance(45 * SECOND);
-    setup.enqueue_many("job", 1, "acme", "g");
-    setup.world.advance(SECOND);
-    assert_eq!(setup.outside.calls.borrow().len(), 1);
-    setup.world.advance(30 * SECOND);
-    setup.enqueue_many("more", 1, "acme", "g");
-    setup.world.run_until_idle();
-    assert_eq!(setup.started().len(), 3, "it lives on");
-    setup.run_until_done(3, 5 * MINUTE);
-    setup.world.advance(3 * MINUTE);
+    setup.world.advance(25 * SECOND);
+    assert_eq!(stops(&setup), [LeaseStop::Idle]);
     assert_all_back(&setup, &lender);
 }
 

@@ -7,6 +7,7 @@ mod leases;
 mod lender;
 mod random;
 mod setup;
+mod waiting;
 
 use std::cell::RefCell;
 use std::rc::Rc;

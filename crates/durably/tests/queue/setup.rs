@@ -15,7 +15,7 @@ use durably::semaphore::queue::{
     AdmittedItem, CancelOutcome, ItemStatus, NewItem, Outcome, QueueEvent, SemaphoreQueue,
     SemaphoreQueueBuilder,
 };
-use durably::semaphore::{Semaphore, Usage};
+use durably::semaphore::{LeaseOptions, Semaphore, Usage};
 use durably::{Scheduler, SchedulerConfig, Timestamp};
 use durably_sim::{Alarms, VirtualObject, World};
 
@@ -81,6 +81,9 @@ pub(crate) struct Outside {
     world: World,
     limits: RefCell<BTreeMap<String, u64>>,
     group_limit: Cell<Option<u64>>,
+    group_limits: RefCell<BTreeMap<String, u64>>,
+    /// How holders that open from now on give leases.
+    pub(crate) leases: RefCell<Option<LeaseOptions>>,
     holders: RefCell<BTreeMap<String, VirtualObject<Limit>>>,
     shard: RefCell<Option<VirtualObject<Shard>>>,
     /// Decides what happens to each message.
@@ -122,15 +125,23 @@ impl Outside {
                 let config = SchedulerConfig::default();
                 let scheduler = Scheduler::new(host, config)?;
                 let groups = limits.clone();
-                let semaphore = Semaphore::builder(&scheduler)
+                let outside = limits.upgrade().expect("the world outlives its objects");
+                let leases = outside.leases.borrow().clone();
+                let builder = Semaphore::builder(&scheduler);
+                let builder = match leases {
+                    Some(options) => builder.leases(options),
+                    None => builder,
+                };
+                let semaphore = builder
                     .limit_with(move || {
                         let outside = limits.upgrade().expect("the world outlives its objects");
                         let limit = outside.limits.borrow().get(&of).copied();
                         async move { Ok(limit.unwrap_or(0)) }
                     })
-                    .group_limit(move |_| {
+                    .group_limit(move |group| {
                         let outside = groups.upgrade().expect("the world outlives its objects");
-                        let limit = outside.group_limit.get();
+                        let own = outside.group_limits.borrow().get(&group).copied();
+                        let limit = own.or(outside.group_limit.get());
                         async move { Ok(limit) }
                     })
                     .round_wait(ms(100))
@@ -271,7 +282,8 @@ impl Outside {
         let claimed = self.holder(key).storage().transaction(|transaction| {
             let sql = transaction.sql();
             sql.first(
-                "SELECT COALESCE(SUM(claimed - released), 0) FROM durability_semaphore_grants",
+                "SELECT COALESCE((SELECT SUM(claimed - released) FROM durability_semaphore_grants), 0)
+                    + COALESCE((SELECT SUM(permits - released) FROM durability_semaphore_leases), 0)",
                 &[],
                 |row| row.count(0),
             )
@@ -335,6 +347,8 @@ impl Setup {
             world: world.clone(),
             limits: RefCell::new(limits.collect()),
             group_limit: Cell::new(None),
+            group_limits: RefCell::default(),
+            leases: RefCell::default(),
             holders: RefCell::default(),
             shard: RefCell::default(),
             fate: RefCell::new(Rc::new(|_| Fate::Arrives)),
@@ -385,6 +399,20 @@ impl Setup {
     pub(crate) fn set_limit(&self, key: &str, limit: u64) {
         let mut limits = self.outside.limits.borrow_mut();
         limits.insert(key.to_owned(), limit);
+    }
+
+    pub(crate) fn limit_group(&self, group: &str, limit: u64) {
+        let mut limits = self.outside.group_limits.borrow_mut();
+        limits.insert(group.to_owned(), limit);
+    }
+
+    /// Tells a holder that limits have changed.
+    pub(crate) fn limits_changed(&self, key: &str) {
+        let call = self
+            .outside
+            .holder(key)
+            .call(|holder| async move { holder.semaphore.limits_changed() });
+        self.world.block_on(call).expect("the holder is there");
     }
 
     pub(crate) fn set_group_limit(&self, limit: u64) {
@@ -512,9 +540,14 @@ impl Setup {
     /// Everything came back: no permits are out, and the shard has nothing unsettled.
     pub(crate) fn assert_settled(&self, keys: &[&str]) {
         for key in keys {
-            assert_eq!(self.usage(key).granted, 0, "permits of {key} are still out");
+            let usage = self.usage(key);
+            assert_eq!(usage.granted, 0, "permits of {key} are still out");
+            assert_eq!(usage.leased, 0, "leases of {key} are still out");
+            for table in ["grants", "leases", "requests"] {
+                let table = format!("durability_semaphore_queue_{table} WHERE key = '{key}'");
+                assert_eq!(self.rows(&table), 0, "{table}");
+            }
         }
-        assert_eq!(self.rows("durability_semaphore_queue_grants"), 0);
     }
 }
 

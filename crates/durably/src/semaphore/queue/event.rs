@@ -109,7 +109,7 @@ pub enum LeaseStop {
     Expired,
     /// The holder said so.
     Holder,
-    /// Nothing waits in its group, and others want its permits.
+    /// Nothing waits in its group, and others want its permits or nobody used it for half its lifetime.
     Idle,
     /// The holder knows no such lease.
     Unknown,

@@ -184,17 +184,16 @@ impl Inner {
         let key = key.clone();
         let stored = self.store(move |book, sql| {
             let idle = book.idle_leases(&key);
-            stop_leases(book, sql, &key, idle, LeaseStop::Idle, now)
+            stop_leases(book, sql, &key, idle, now)
         });
         stored.await.map_err(|error| self.unstored(error))
     }
 
-    /// Stops leases whose time is over.
+    /// Stops leases whose time is over, or that nobody used for half of it.
     pub(super) async fn end_leases(self: &Rc<Self>, key: Name, leases: Vec<Name>) {
         let now = self.now();
         let (of, ended) = (key.clone(), leases.clone());
-        let stored = self
-            .store(move |book, sql| stop_leases(book, sql, &of, ended, LeaseStop::Expired, now));
+        let stored = self.store(move |book, sql| stop_leases(book, sql, &of, ended, now));
         match stored.await {
             Ok(()) => self.book.borrow_mut().end_ended(&key),
             Err(error) => {
@@ -388,12 +387,12 @@ fn judge_leases(
     })
 }
 
+/// Stops leases for reasons of our own.
 fn stop_leases(
     book: &Book,
     sql: &dyn Sql,
     key: &Name,
     leases: Vec<Name>,
-    reason: LeaseStop,
     now: Timestamp,
 ) -> Result<Change<()>, StorageError> {
     let mut events = Vec::new();
@@ -405,6 +404,10 @@ fn stop_leases(
         if lease.phase == Phase::Live {
             store::stop_lease(sql, key, &id, Phase::Stopped)?;
             let group = lease.group.to_string();
+            let reason = match now < lease.until {
+                true => LeaseStop::Idle,
+                false => LeaseStop::Expired,
+            };
             events.push(stopped(key, id.to_string(), group, reason));
             ids.push(id);
         }
@@ -439,7 +442,7 @@ pub(super) fn draw_waiting(
     if room == 0 {
         return Ok(draws);
     }
-    for (key, group, sources) in book.to_draw(now) {
+    for (key, group, sources) in book.to_draw(now, room) {
         for mut source in sources {
             while let Some(draw) = draw_from(sql, &key, &group, room, &mut source)? {
                 room -= draw.items.len() as u64;

@@ -47,8 +47,7 @@ pub(super) struct Lease {
     told_stop: bool,
     /// It is to be reported though nothing has changed.
     due: bool,
-    /// Half its lifetime is over since it was last reported.
-    is_late: bool,
+    /// When half its lifetime is over since it was last reported.
     report_at: Timestamp,
     /// Its time is over and the stop is being stored.
     ending: bool,
@@ -77,7 +76,6 @@ impl Lease {
             told: 0,
             told_stop: false,
             due: false,
-            is_late: false,
             report_at: before(until, lifetime / 2),
             ending: false,
             timed: None,
@@ -131,25 +129,23 @@ impl Lease {
     pub(super) fn next_at(&self) -> Option<Timestamp> {
         match self.phase {
             Phase::Live if self.ending => None,
-            Phase::Live if self.is_late => Some(self.until),
+            Phase::Live if self.due => Some(self.until),
             Phase::Live => Some(self.report_at.min(self.until)),
             Phase::Stopped => Some(self.report_at),
             Phase::Unknown => None,
         }
     }
 
-    /// Its time of [`next_at`](Self::next_at) has come. `true` if it may not be drawn from any more,
-    /// which has yet to be stored.
+    /// Its time of [`next_at`](Self::next_at) has come. `true` if it is to be stopped, which has yet to
+    /// be stored: its time is over, or nobody has used it for half of it. So a holder's word reaches
+    /// every lease within half its lifetime, and one that is idle ends.
     pub(super) fn pass_time(&mut self, now: Timestamp) -> bool {
         match self.phase {
-            Phase::Live if now >= self.until => {
+            Phase::Live if now >= self.until || (now >= self.report_at && self.is_unused()) => {
                 self.ending = true;
                 return true;
             }
-            Phase::Live if now >= self.report_at => {
-                self.is_late = true;
-                self.due |= !self.is_unused();
-            }
+            Phase::Live if now >= self.report_at => self.due = true,
             Phase::Stopped if now >= self.report_at => {
                 self.due = true;
                 self.expect_report(now);
@@ -162,12 +158,6 @@ impl Lease {
     /// The stop that [`pass_time`](Self::pass_time) asked for could not be stored.
     pub(super) fn not_ended(&mut self) {
         self.ending = false;
-    }
-
-    pub(super) fn draw(&mut self, permits: u64) {
-        self.drawn += permits;
-        // It is in use only now, and half its lifetime went by without.
-        self.due |= self.is_late;
     }
 
     pub(super) fn stop(&mut self, phase: Phase, now: Timestamp) {
@@ -184,10 +174,7 @@ impl Lease {
         self.due = false;
         if let Echo::Live { until, lifetime } = echo {
             self.lifetime = *lifetime;
-            if *until > self.until {
-                self.until = *until;
-                self.is_late = false;
-            }
+            self.until = self.until.max(*until);
         }
         self.expect_report(sent);
     }
@@ -335,12 +322,10 @@ mod tests {
         assert_eq!(lease.next_at(), Some(at(6_000)));
         assert_eq!(lease.drawable_at(at(9_999)), 8);
         assert_eq!(lease.drawable_at(at(10_000)), 0);
-        // Idle, it is left alone; used later, it is reported then.
+        lease.drawn += 3;
         assert!(!lease.pass_time(at(6_000)));
-        assert!(!lease.is_untold());
-        assert_eq!(lease.next_at(), Some(at(10_000)));
-        lease.draw(3);
         assert!(lease.is_untold());
+        assert_eq!(lease.next_at(), Some(at(10_000)));
         let report = lease.report("l");
         assert_eq!(
             (report.drawn, report.released, report.retired),
@@ -359,9 +344,17 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_that_nobody_uses_ends_at_half_its_lifetime() {
+        let mut lease = lease();
+        assert!(lease.pass_time(at(6_000)));
+        assert_eq!(lease.undrawn(), 0);
+        assert_eq!(lease.next_at(), None);
+    }
+
+    #[test]
     fn a_stopped_lease_is_reported_until_its_holder_settles_it() {
         let mut lease = lease();
-        lease.draw(2);
+        lease.drawn += 2;
         lease.stop(Phase::Stopped, at(3_000));
         assert!(lease.is_untold() && lease.undrawn() == 0);
         lease.heard(&lease.report("l"), at(3_000), &Echo::Stopped);
@@ -402,7 +395,7 @@ mod tests {
     #[test]
     fn settled_is_only_what_has_come_back_as_the_holder_knows_it() {
         let mut lease = lease();
-        lease.draw(3);
+        lease.drawn += 3;
         lease.released = 3;
         lease.stop(Phase::Stopped, at(0));
         let clocks = Clocks {

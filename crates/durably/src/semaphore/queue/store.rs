@@ -14,16 +14,21 @@
 //! costs six entries for each draw (stored, taken, gone; the lease's mark; the list of what is to be
 //! forgotten, twice), one less for each grant.
 
-use std::time::Duration;
+mod permits;
 
 use serde_json::value::RawValue;
 
 use super::book::Place;
-use super::lease::Phase;
 use crate::error::StorageError;
 use crate::host::{Row, Sql};
 use crate::migrations::Migration;
-use crate::time::{MAX_SAFE_INTEGER, Timestamp};
+use crate::time::Timestamp;
+
+pub(super) use permits::{
+    GrantRow, LeaseRow, cut_grant, extend_lease, grants, insert_grant, insert_lease, leases,
+    mark_admitted, remove_grant, remove_lease, remove_request, requests, set_request, settle_draws,
+    stop_lease,
+};
 
 pub(super) const MIGRATIONS: &[Migration] = &[Migration {
     name: "0001_items_grants_and_leases",
@@ -112,27 +117,6 @@ pub(super) struct WaitingGroup {
     pub(super) count: u64,
     pub(super) first_seq: u64,
     pub(super) last_seq: u64,
-}
-
-pub(super) struct GrantRow {
-    pub(super) key: String,
-    pub(super) grant_id: String,
-    pub(super) group: String,
-    pub(super) items: Vec<String>,
-    pub(super) admitted: u64,
-    /// For a draw, the lease that it was drawn from.
-    pub(super) lease_id: Option<String>,
-}
-
-pub(super) struct LeaseRow {
-    pub(super) key: String,
-    pub(super) lease_id: String,
-    pub(super) group: String,
-    pub(super) permits: u64,
-    pub(super) settled: u64,
-    pub(super) phase: Phase,
-    pub(super) until: Timestamp,
-    pub(super) lifetime: Duration,
 }
 
 pub(super) struct FinishedBatch {
@@ -341,207 +325,6 @@ pub(super) fn remove(sql: &dyn Sql, id: &str) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// Stores a grant, or a draw of `lease`. `false` if one of that name is known.
-pub(super) fn insert_grant(
-    sql: &dyn Sql,
-    key: &str,
-    grant_id: &str,
-    group: &str,
-    items: &[&str],
-    lease: Option<&str>,
-) -> Result<bool, StorageError> {
-    let changed = sql.execute(
-        "INSERT INTO durability_semaphore_queue_grants
-            (key, grant_id, grp, items, admitted, lease_id)
-         VALUES (?, ?, ?, ?, 0, ?) ON CONFLICT DO NOTHING",
-        &[
-            key.into(),
-            grant_id.into(),
-            group.into(),
-            (&list(items)).into(),
-            lease.into(),
-        ],
-    )?;
-    Ok(changed > 0)
-}
-
-pub(super) fn cut_grant(
-    sql: &dyn Sql,
-    key: &str,
-    grant_id: &str,
-    items: &[&str],
-) -> Result<(), StorageError> {
-    sql.execute(
-        "UPDATE durability_semaphore_queue_grants SET items = ? WHERE key = ? AND grant_id = ?",
-        &[(&list(items)).into(), key.into(), grant_id.into()],
-    )?;
-    Ok(())
-}
-
-pub(super) fn mark_admitted(
-    sql: &dyn Sql,
-    key: &str,
-    grant_id: &str,
-    admitted: u64,
-) -> Result<(), StorageError> {
-    sql.execute(
-        "UPDATE durability_semaphore_queue_grants SET admitted = ?
-         WHERE key = ? AND grant_id = ?",
-        &[admitted.into(), key.into(), grant_id.into()],
-    )?;
-    Ok(())
-}
-
-pub(super) fn remove_grant(sql: &dyn Sql, key: &str, grant_id: &str) -> Result<(), StorageError> {
-    sql.execute(
-        "DELETE FROM durability_semaphore_queue_grants WHERE key = ? AND grant_id = ?",
-        &[key.into(), grant_id.into()],
-    )?;
-    Ok(())
-}
-
-/// All grants and draws that are not settled.
-pub(super) fn grants(sql: &dyn Sql) -> Result<Vec<GrantRow>, StorageError> {
-    sql.all(
-        "SELECT key, grant_id, grp, items, admitted, lease_id
-         FROM durability_semaphore_queue_grants",
-        &[],
-        |row| {
-            Ok(GrantRow {
-                key: row.string(0)?,
-                grant_id: row.string(1)?,
-                group: row.string(2)?,
-                items: ids(row, 3)?,
-                admitted: row.count(4)?,
-                lease_id: row.optional_string(5)?,
-            })
-        },
-    )
-}
-
-/// `false` if the lease is known.
-pub(super) fn insert_lease(sql: &dyn Sql, lease: &LeaseRow) -> Result<bool, StorageError> {
-    let changed = sql.execute(
-        "INSERT INTO durability_semaphore_queue_leases
-            (key, lease_id, grp, permits, settled, phase, draw_until, lifetime)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        &[
-            (&lease.key).into(),
-            (&lease.lease_id).into(),
-            (&lease.group).into(),
-            lease.permits.into(),
-            lease.settled.into(),
-            (lease.phase as i64).into(),
-            lease.until.into(),
-            millis(lease.lifetime).into(),
-        ],
-    )?;
-    Ok(changed > 0)
-}
-
-/// Draws of a lease are gone; `settled` permits of it have been drawn and released by all that are.
-pub(super) fn settle_draws(
-    sql: &dyn Sql,
-    key: &str,
-    lease_id: &str,
-    settled: u64,
-) -> Result<(), StorageError> {
-    sql.execute(
-        "UPDATE durability_semaphore_queue_leases SET settled = ? WHERE key = ? AND lease_id = ?",
-        &[settled.into(), key.into(), lease_id.into()],
-    )?;
-    Ok(())
-}
-
-pub(super) fn stop_lease(
-    sql: &dyn Sql,
-    key: &str,
-    lease_id: &str,
-    phase: Phase,
-) -> Result<(), StorageError> {
-    sql.execute(
-        "UPDATE durability_semaphore_queue_leases SET phase = ? WHERE key = ? AND lease_id = ?",
-        &[(phase as i64).into(), key.into(), lease_id.into()],
-    )?;
-    Ok(())
-}
-
-pub(super) fn extend_lease(
-    sql: &dyn Sql,
-    key: &str,
-    lease_id: &str,
-    until: Timestamp,
-    lifetime: Duration,
-) -> Result<(), StorageError> {
-    sql.execute(
-        "UPDATE durability_semaphore_queue_leases SET draw_until = ?, lifetime = ?
-         WHERE key = ? AND lease_id = ?",
-        &[
-            until.into(),
-            millis(lifetime).into(),
-            key.into(),
-            lease_id.into(),
-        ],
-    )?;
-    Ok(())
-}
-
-pub(super) fn remove_lease(sql: &dyn Sql, key: &str, lease_id: &str) -> Result<(), StorageError> {
-    sql.execute(
-        "DELETE FROM durability_semaphore_queue_leases WHERE key = ? AND lease_id = ?",
-        &[key.into(), lease_id.into()],
-    )?;
-    Ok(())
-}
-
-/// All leases that are not settled.
-pub(super) fn leases(sql: &dyn Sql) -> Result<Vec<LeaseRow>, StorageError> {
-    sql.all(
-        "SELECT key, lease_id, grp, permits, settled, phase, draw_until, lifetime
-         FROM durability_semaphore_queue_leases",
-        &[],
-        |row| {
-            Ok(LeaseRow {
-                key: row.string(0)?,
-                lease_id: row.string(1)?,
-                group: row.string(2)?,
-                permits: row.count(3)?,
-                settled: row.count(4)?,
-                phase: phase(row, 5)?,
-                until: row.time(6)?,
-                lifetime: Duration::from_millis(row.count(7)?),
-            })
-        },
-    )
-}
-
-/// Sets the id of a key's next request.
-pub(super) fn set_request(sql: &dyn Sql, key: &str, request_id: &str) -> Result<(), StorageError> {
-    sql.execute(
-        "INSERT INTO durability_semaphore_queue_requests (key, request_id) VALUES (?1, ?2)
-         ON CONFLICT (key) DO UPDATE SET request_id = ?2",
-        &[key.into(), request_id.into()],
-    )?;
-    Ok(())
-}
-
-pub(super) fn remove_request(sql: &dyn Sql, key: &str) -> Result<(), StorageError> {
-    sql.execute(
-        "DELETE FROM durability_semaphore_queue_requests WHERE key = ?",
-        &[key.into()],
-    )?;
-    Ok(())
-}
-
-/// Keys with the ids of their requests.
-pub(super) fn requests(sql: &dyn Sql) -> Result<Vec<(String, String)>, StorageError> {
-    sql.all(
-        "SELECT key, request_id FROM durability_semaphore_queue_requests",
-        &[],
-        |row| Ok((row.string(0)?, row.string(1)?)),
-    )
-}
-
 /// Has finished items forgotten together, a while after `now`.
 pub(super) fn insert_finished(
     sql: &dyn Sql,
@@ -598,23 +381,6 @@ fn state(row: &dyn Row, column: usize) -> Result<State, StorageError> {
             expected: "an item's state",
         }),
     }
-}
-
-fn phase(row: &dyn Row, column: usize) -> Result<Phase, StorageError> {
-    match row.integer(column)? {
-        0 => Ok(Phase::Live),
-        1 => Ok(Phase::Stopped),
-        2 => Ok(Phase::Unknown),
-        _ => Err(StorageError::Value {
-            column,
-            expected: "a lease's phase",
-        }),
-    }
-}
-
-fn millis(duration: Duration) -> u64 {
-    let millis = u64::try_from(duration.as_millis()).unwrap_or(MAX_SAFE_INTEGER);
-    millis.min(MAX_SAFE_INTEGER)
 }
 
 /// A list of ids as it is stored: a JSON array.

@@ -167,7 +167,7 @@ impl Book {
         book.grants.insert(grant_id.clone(), grant);
         self.follow(key, &grant_id);
         if let Some(lease) = lease {
-            self.change_lease(key, &lease, |lease| lease.draw(count));
+            self.change_lease(key, &lease, |lease| lease.drawn += count);
         }
     }
 
@@ -282,6 +282,7 @@ impl Book {
                 if place.seq < waiting.first_seq {
                     waiting.first_seq = place.seq;
                     waiting.oldest_at = place.queued_at;
+                    self.match_up(name, group);
                 }
             }
             None => {
@@ -292,6 +293,7 @@ impl Book {
                     oldest_at: place.queued_at,
                     waiting: None,
                     refused_at: None,
+                    matched: None,
                 };
                 key.groups.insert(group.clone(), waiting);
                 self.match_up(name, group);
@@ -328,8 +330,12 @@ impl Book {
             None => {}
         }
         if waiting.count == 0 {
+            if let Some(seq) = waiting.matched {
+                self.matched.remove(&(seq, name.clone(), group.clone()));
+            }
             key.groups.remove(group);
             self.groups -= 1;
+        } else {
             self.match_up(name, group);
         }
     }

@@ -58,22 +58,24 @@ impl Book {
             .is_some_and(|key| key.groups.contains_key(group))
     }
 
-    /// Groups that wait and have something to draw from at `now`, the one with the oldest item first.
-    pub(in super::super) fn to_draw(&self, now: Timestamp) -> Vec<(Name, Name, Vec<Source>)> {
-        let mut groups: Vec<_> = self
-            .matched
-            .iter()
-            .filter_map(|(key, group)| {
-                let sources = self.sources(key, group, now);
-                let first = self.keys.get(key)?.groups.get(group)?.first_seq;
-                (!sources.is_empty()).then(|| (first, key.clone(), group.clone(), sources))
-            })
-            .collect();
-        groups.sort_by_key(|(first, ..)| *first);
-        let groups = groups.into_iter();
+    /// Groups that wait and have something to draw from at `now`, the one with the oldest item first,
+    /// at most `limit`.
+    pub(in super::super) fn to_draw(
+        &self,
+        now: Timestamp,
+        limit: u64,
+    ) -> Vec<(Name, Name, Vec<Source>)> {
+        let mut groups = Vec::new();
+        for (_, key, group) in &self.matched {
+            if groups.len() as u64 >= limit {
+                break;
+            }
+            let sources = self.sources(key, group, now);
+            if !sources.is_empty() {
+                groups.push((key.clone(), group.clone(), sources));
+            }
+        }
         groups
-            .map(|(_, key, group, sources)| (key, group, sources))
-            .collect()
     }
 
     pub(super) fn can_draw(&self) -> bool {
@@ -82,7 +84,7 @@ impl Book {
 
     /// Whether drawing for waiting items is to begin.
     pub(super) fn starts_drawing(&self, now: Timestamp) -> bool {
-        !self.draw.busy && self.can_draw() && !self.to_draw(now).is_empty()
+        !self.draw.busy && self.can_draw() && !self.to_draw(now, 1).is_empty()
     }
 
     /// Items were drawn for, or there was nothing to draw from.
@@ -308,16 +310,26 @@ impl Book {
     }
 
     /// Notes whether the group waits and has something to draw from.
-    pub(super) fn match_up(&mut self, key: &Name, group: &Name) {
-        let matches = self
-            .keys
-            .get(key)
-            .is_some_and(|key| key.groups.contains_key(group) && key.drawable.contains_key(group));
-        if matches {
-            self.matched.insert((key.clone(), group.clone()));
-        } else if !self.matched.is_empty() {
-            self.matched.remove(&(key.clone(), group.clone()));
+    pub(super) fn match_up(&mut self, name: &Name, group: &Name) {
+        let Some(key) = self.keys.get_mut(name) else {
+            return;
+        };
+        let Some(waiting) = key.groups.get_mut(group) else {
+            return;
+        };
+        let place = key
+            .drawable
+            .contains_key(group)
+            .then_some(waiting.first_seq);
+        let before = std::mem::replace(&mut waiting.matched, place);
+        if before == place {
+            return;
         }
+        let at = |seq| (seq, name.clone(), group.clone());
+        if let Some(seq) = before {
+            self.matched.remove(&at(seq));
+        }
+        self.matched.extend(place.map(at));
     }
 }
 

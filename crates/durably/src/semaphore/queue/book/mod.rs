@@ -86,6 +86,8 @@ struct Group {
     oldest_at: Timestamp,
     waiting: Option<Waiting>,
     refused_at: Option<Timestamp>,
+    /// Under which place it stands among those that have a lease to draw from.
+    matched: Option<u64>,
 }
 
 /// Permits that serve items: a grant, or what was drawn at once from a lease.
@@ -215,8 +217,8 @@ pub(super) struct Book {
     groups: u64,
     keys: BTreeMap<Name, Key>,
     held: BTreeMap<Name, Held>,
-    /// Groups, by key, that wait and have a lease to draw from.
-    matched: BTreeSet<(Name, Name)>,
+    /// Key and group of those that wait and have a lease to draw from, by the place of their oldest item.
+    matched: BTreeSet<(u64, Name, Name)>,
     /// Permits asked for in requests that the next round answers, and in those that wait for one that
     /// has something for them.
     asked: u64,
