@@ -6,8 +6,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use durably::layers::HeldBack;
 use durably::semaphore::LeaseOptions;
-use durably::semaphore::queue::{CancelOutcome, Outcome};
+use durably::semaphore::queue::{CancelOutcome, Outcome, QueueEvent, Via};
 use durably_sim::World;
 
 use crate::lender::Lender;
@@ -32,8 +33,9 @@ impl Dice {
     }
 }
 
-/// `lends` has holders give leases, `waits` has requests wait for capacity.
-fn run(seed: u64, lends: bool, waits: bool) {
+/// `lends` has holders give leases, `waits` has requests wait for capacity. Returns how many items drew
+/// a permit, and how many requests offered to wait.
+fn run(seed: u64, lends: bool, waits: bool) -> (usize, usize) {
     let dice = Dice::new(seed);
     let keys = ["acme", "bolt", "crux"];
     let limits: Vec<(&str, u64)> = keys.iter().map(|key| (*key, 1 + dice.below(4))).collect();
@@ -125,16 +127,39 @@ fn run(seed: u64, lends: bool, waits: bool) {
     let alarm = setup.shard.alarm();
     let quiet = alarm.is_none_or(|at| at.since(setup.world.now()) > Duration::from_secs(3_600));
     assert!(quiet, "still awake: {alarm:?} at {}", setup.world.now());
+    let events = setup.events();
+    let drew = events.iter().filter(|event| {
+        matches!(
+            event,
+            QueueEvent::Admitted {
+                via: Via::Lease { .. },
+                ..
+            }
+        )
+    });
+    let calls = setup.outside.calls.borrow();
+    let waiting = calls
+        .iter()
+        .filter(|call| call.held_back() > Duration::ZERO);
+    (drew.count(), waiting.count())
 }
 
 fn run_all(seeds: std::ops::Range<u64>, lends: bool, waits: bool) {
+    let (mut drew, mut waited) = (0, 0);
     for seed in seeds {
-        let outcome = std::panic::catch_unwind(|| run(seed, lends, waits));
-        if let Err(panic) = outcome {
-            let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-            panic!("seed {seed}: {text}");
+        match std::panic::catch_unwind(|| run(seed, lends, waits)) {
+            Ok((of_drawn, of_waiting)) => {
+                drew += of_drawn;
+                waited += of_waiting;
+            }
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+                panic!("seed {seed}: {text}");
+            }
         }
     }
+    // It is about what it says it is about.
+    assert_eq!((drew > 0, waited > 0), (lends, waits));
 }
 
 #[test]

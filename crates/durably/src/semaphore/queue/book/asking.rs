@@ -323,7 +323,10 @@ impl Book {
             }
             key.unreachable_since = None;
             key.asking.open = false;
-            key.asking.period = next_at.since(sent);
+            // The answer to one that waited comes when the next one is long welcome.
+            if next_at > now {
+                key.asking.period = next_at.since(sent);
+            }
             key.ask.failures = 0;
             key.ask.not_before = Some(next_at);
             // It is there: what could not be told goes out now, before claims run out.
