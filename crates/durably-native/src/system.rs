@@ -1,6 +1,6 @@
 //! A system: a data folder, its threads, and handles to its objects.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use crate::handle::{ObjectHandle, SystemRef};
 use crate::journal::{self, Journal, Setup, StartError};
 use crate::key::{Key, MAX_NAME_BYTES, is_class_name};
 use crate::residency::Residency;
-use crate::sqlite::{Counters, CountersSnapshot, Settings, check_library};
+use crate::sqlite::{Counters, CountersSnapshot, Settings, TableRows, check_library};
 use crate::worker::{Message, work};
 
 /// What all threads share.
@@ -288,6 +288,12 @@ impl System {
     /// What the databases of all objects did since the system was opened.
     pub fn counters(&self) -> CountersSnapshot {
         self.0.shared.counters.snapshot()
+    }
+
+    /// Rows written by table since the system was opened, if
+    /// [`count_rows`](crate::SystemConfig::count_rows) is on.
+    pub fn rows_by_table(&self) -> BTreeMap<String, TableRows> {
+        self.0.shared.counters.rows_by_table()
     }
 
     /// What the system's own journal did since the system was opened: flushes beside those of the

@@ -426,40 +426,6 @@ fn a_checkpoint_is_wanted_when_the_log_has_grown() {
 }
 
 #[test]
-fn rows_written_include_index_entries() {
-    let fixture = Fixture::new();
-    let database = fixture.open();
-    run(&database, |transaction| {
-        transaction.script(
-            "CREATE TABLE plain (a INTEGER PRIMARY KEY, b INTEGER, c INTEGER) STRICT;
-             CREATE INDEX plain_b ON plain (b);
-             CREATE INDEX plain_c ON plain (c);
-             CREATE TABLE keyed (a TEXT PRIMARY KEY, b INTEGER) STRICT, WITHOUT ROWID;",
-        )
-    })
-    .expect("a schema");
-    let cost = |statement: &'static str| {
-        let before = fixture.counters.snapshot().rows_written;
-        run(&database, move |transaction| {
-            transaction.execute(statement, &[])
-        })
-        .expect("it runs");
-        fixture.counters.snapshot().rows_written - before
-    };
-    assert_eq!(cost("INSERT INTO plain VALUES (1, 1, 1), (2, 2, 2)"), 6);
-    assert_eq!(cost("UPDATE plain SET b = 5 WHERE a = 1"), 2);
-    assert_eq!(cost("DELETE FROM plain WHERE a = 1"), 3);
-    assert_eq!(cost("DELETE FROM plain"), 3);
-    assert_eq!(cost("INSERT INTO keyed VALUES ('a', 1)"), 1);
-    assert_eq!(cost("UPDATE keyed SET b = 2"), 1);
-    assert_eq!(cost("SELECT a FROM keyed"), 0);
-    assert_eq!(
-        cost("INSERT INTO keyed SELECT 'b' || value, 1 FROM (SELECT 1 AS value UNION SELECT 2)"),
-        2
-    );
-}
-
-#[test]
 fn a_database_in_memory_keeps_the_same_promises() {
     let counters = Arc::new(Counters::new(false));
     let mut settings = Settings::default();
@@ -482,7 +448,6 @@ fn a_database_in_memory_keeps_the_same_promises() {
 fn a_statement_says_how_many_rows_it_changed_also_when_rows_are_counted() {
     let fixture = Fixture::new();
     let database = fixture.with_table();
-    // The first run of each text is the one that is explained.
     for expected in [1, 0] {
         let changed = run(&database, |transaction| {
             transaction.execute("INSERT INTO items VALUES (7) ON CONFLICT DO NOTHING", &[])

@@ -8,7 +8,7 @@ mod budgets;
 mod config;
 mod routing;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -28,7 +28,7 @@ pub use budgets::RemoteHolders;
 use budgets::{Budgets, check_account};
 pub use config::JobsConfig;
 
-use crate::sqlite::CountersSnapshot;
+use crate::sqlite::{CountersSnapshot, TableRows};
 use crate::{CallError, ObjectHandle, System, SystemError};
 
 /// Jobs of many accounts, each within its limit. Clones share the system; the last one that goes
@@ -333,6 +333,12 @@ impl Jobs {
     /// What the databases of all objects did since the start.
     pub fn counters(&self) -> CountersSnapshot {
         self.0.system.counters()
+    }
+
+    /// Rows written by table since the start, if [`SystemConfig::count_rows`](crate::SystemConfig)
+    /// is on.
+    pub fn rows_by_table(&self) -> BTreeMap<String, TableRows> {
+        self.0.system.rows_by_table()
     }
 
     /// How many objects are open.

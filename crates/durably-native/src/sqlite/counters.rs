@@ -1,25 +1,25 @@
 //! What databases did, counted rather than timed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rusqlite::Connection;
+use super::rows::TableRows;
 
 /// Counts of what all databases that share it did.
 ///
-/// Flushes, transactions and statements are exact. Rows written are B-tree entries, index entries
-/// included, as Cloudflare bills them: the rows that a statement changed times the B-trees that its
-/// program writes. That is exact for plain inserts, updates and deletes on tables with plain
-/// indexes. It is an upper bound where SQLite skips an index at run time: partial indexes, and the
-/// update half of an upsert. Rows that triggers and cascades change count as if they were the
-/// statement's own. Changes to the schema count none.
+/// All of them are exact. Rows written are B-tree entries, index entries included, as Cloudflare
+/// bills them: entries put into tables and indexes, and rows deleted. Changes to the schema count
+/// none.
 #[derive(Debug, Default)]
 pub struct Counters {
     flushes: AtomicU64,
     transactions: AtomicU64,
     statements: AtomicU64,
     rows_written: AtomicU64,
-    /// Rows are counted only on demand: it takes an `EXPLAIN` per statement text and database.
+    /// Rows by table, the host's own included.
+    tables: Mutex<BTreeMap<String, TableRows>>,
+    /// Rows are counted only on demand: it takes triggers on every table.
     count_rows: bool,
 }
 
@@ -56,6 +56,12 @@ impl Counters {
         }
     }
 
+    /// Rows written by table, since the start; the host's own table and indexes included. Empty
+    /// unless counting rows is switched on.
+    pub fn rows_by_table(&self) -> BTreeMap<String, TableRows> {
+        self.tables().clone()
+    }
+
     pub(super) fn counts_rows(&self) -> bool {
         self.count_rows
     }
@@ -65,53 +71,18 @@ impl Counters {
         self.flushes.fetch_add(done.flushes, Relaxed);
         self.transactions.fetch_add(done.transactions, Relaxed);
         self.statements.fetch_add(done.statements, Relaxed);
-        self.rows_written.fetch_add(done.rows_written, Relaxed);
-    }
-}
-
-/// How many B-trees the program of a statement writes for each row, by statement text.
-#[derive(Debug, Default)]
-pub(super) struct Trees(HashMap<String, u64>);
-
-impl Trees {
-    /// The B-trees that `statement` writes for each row that it changes.
-    pub(super) fn of(&mut self, connection: &Connection, statement: &str) -> u64 {
-        if let Some(known) = self.0.get(statement) {
-            return *known;
-        }
-        // A statement that cannot be explained has already run, so this is out of reach; one tree
-        // is the least that a changed row costs.
-        let trees = explain(connection, statement).unwrap_or(1).max(1);
-        self.0.insert(statement.to_owned(), trees);
-        trees
     }
 
-    /// Forgets everything: the schema, and with it every program, may have changed.
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-}
-
-fn explain(connection: &Connection, statement: &str) -> rusqlite::Result<u64> {
-    let mut explained = connection.prepare(&format!("EXPLAIN {statement}"))?;
-    let mut opened = HashSet::new();
-    let mut written = HashSet::new();
-    let mut cleared = 0;
-    let mut rows = explained.raw_query();
-    while let Some(row) = rows.next()? {
-        let opcode: String = row.get(1)?;
-        let cursor: i64 = row.get(2)?;
-        match opcode.as_str() {
-            "OpenWrite" => {
-                opened.insert(cursor);
-            }
-            "Insert" | "IdxInsert" | "Delete" | "IdxDelete" => {
-                written.insert(cursor);
-            }
-            // How SQLite deletes all rows of a table at once, one for each of its trees.
-            "Clear" => cleared += 1,
-            _ => {}
+    /// Adds rows to those of their tables, and to the sum of all.
+    pub(super) fn add_rows(&self, rows: impl IntoIterator<Item = (String, TableRows)>) {
+        let mut tables = self.tables();
+        for (table, rows) in rows {
+            self.rows_written.fetch_add(rows.written, Relaxed);
+            tables.entry(table).or_default().add(rows);
         }
     }
-    Ok(opened.intersection(&written).count() as u64 + cleared)
+
+    fn tables(&self) -> MutexGuard<'_, BTreeMap<String, TableRows>> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

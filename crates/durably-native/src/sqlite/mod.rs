@@ -7,6 +7,7 @@
 mod counters;
 mod errors;
 mod file;
+mod rows;
 mod settings;
 mod setup;
 mod transaction;
@@ -27,11 +28,12 @@ use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, OpenFlags, params};
 
 pub use counters::{Counters, CountersSnapshot};
+pub use rows::TableRows;
 pub use settings::{Settings, Synchronous};
 pub use setup::check_library;
 
-use counters::Trees;
 use errors::storage_error;
+use rows::RowCounter;
 use setup::configure;
 use transaction::{Kind, Open};
 
@@ -86,7 +88,9 @@ pub struct Database {
     before_first_write: RefCell<Option<BeforeWrite>>,
     counters: Option<Arc<Counters>>,
     done: Cell<CountersSnapshot>,
-    trees: RefCell<Trees>,
+    rows: Option<RowCounter>,
+    /// The triggers that count rows are as the schema wants them.
+    watching: Cell<bool>,
 }
 
 type BeforeWrite = Box<dyn FnOnce() -> Result<(), StorageError>>;
@@ -240,6 +244,14 @@ impl Database {
         let stored = configure(&mut connection, settings, &host_speaks, &wal_pages)
             .map_err(storage_error)?
             .map_err(StorageError::Damaged)?;
+        let counts_rows = settings
+            .counters
+            .as_ref()
+            .is_some_and(|counters| counters.counts_rows());
+        let rows = counts_rows
+            .then(|| RowCounter::new(&connection))
+            .transpose()
+            .map_err(storage_error)?;
         let mut alarm = Alarm::default();
         if let Some((stored_class, stored_name, alarm_at)) = &stored {
             if stored_class != class || stored_name != name {
@@ -267,7 +279,8 @@ impl Database {
             before_first_write: RefCell::new(None),
             counters: settings.counters.clone(),
             done: Cell::default(),
-            trees: RefCell::default(),
+            rows,
+            watching: Cell::new(false),
         })
     }
 
@@ -326,6 +339,9 @@ impl Database {
         let outcome = self.run(batch);
         if let Some(counters) = &self.counters {
             counters.add(self.done.take());
+            if let Some(rows) = &self.rows {
+                counters.add_rows(rows.take());
+            }
         }
         match outcome {
             Ok(()) => Committed {
@@ -334,6 +350,7 @@ impl Database {
             },
             Err(fatal) => {
                 if !self.connection.is_autocommit() {
+                    self.watching.set(false);
                     // If even this fails, closing the connection undoes what is left.
                     let _ = self.control(ROLLBACK);
                 }
@@ -410,6 +427,8 @@ impl Database {
                     protect(|| hooks.into_iter().for_each(|apply| apply()))?;
                 }
                 (Err(_), None) => {
+                    // The triggers may have been made meanwhile.
+                    self.watching.set(false);
                     if !alone {
                         self.control(ROLLBACK_TO)?;
                         self.control(RELEASE)?;
@@ -420,6 +439,7 @@ impl Database {
                 // SQLite undid all closures. If memory follows none of them yet, the failed one
                 // alone is lost and the others start over.
                 (Err(_), Some(_)) if !released => {
+                    self.watching.set(false);
                     self.staged.set(before.0);
                     self.begin()?;
                 }
@@ -443,6 +463,9 @@ impl Database {
             // What was undone has left its pages behind, which a commit would write.
             let how = if self.touched.get() { ROLLBACK } else { COMMIT };
             self.control(how)?;
+            if how == ROLLBACK {
+                self.watching.set(false);
+            }
             self.committed.set(staged);
             return Ok(());
         }
@@ -469,6 +492,7 @@ impl Database {
     /// commit, however often it was set.
     fn store_object(&self, alarm: Option<Timestamp>) -> Result<(), StorageError> {
         let alarm_at = alarm.map(Timestamp::as_sql);
+        self.watch_rows()?;
         if !self.created.get() {
             self.speak(INSERT_OBJECT, params![self.class, self.name, alarm_at])?;
         } else if alarm != self.committed.get().at {
@@ -476,10 +500,7 @@ impl Database {
         } else {
             return Ok(());
         }
-        self.count(|done| {
-            done.statements += 1;
-            done.rows_written += 1;
-        });
+        self.count(|done| done.statements += 1);
         Ok(())
     }
 
@@ -492,13 +513,18 @@ impl Database {
         statement: &'static str,
         parameters: impl rusqlite::Params,
     ) -> Result<(), StorageError> {
+        self.speaking(|| {
+            let mut statement = self.connection.prepare_cached(statement)?;
+            statement.execute(parameters).map(|_| ())
+        })
+    }
+
+    /// Runs statements of the host.
+    fn speaking<T>(&self, run: impl FnOnce() -> rusqlite::Result<T>) -> Result<T, StorageError> {
         self.host_speaks.store(true, Relaxed);
-        let outcome = self
-            .connection
-            .prepare_cached(statement)
-            .and_then(|mut statement| statement.execute(parameters));
+        let outcome = run();
         self.host_speaks.store(false, Relaxed);
-        outcome.map(|_| ()).map_err(storage_error)
+        outcome.map_err(storage_error)
     }
 
     /// The version of the schema, for statements that may change it; 0 for others.
@@ -506,13 +532,10 @@ impl Database {
         if kind != Kind::Schema {
             return Ok(0);
         }
-        self.host_speaks.store(true, Relaxed);
-        let version = self
-            .connection
-            .prepare_cached(SCHEMA_VERSION)
-            .and_then(|mut statement| statement.query_row([], |row| row.get(0)));
-        self.host_speaks.store(false, Relaxed);
-        version.map_err(storage_error)
+        self.speaking(|| {
+            let mut statement = self.connection.prepare_cached(SCHEMA_VERSION)?;
+            statement.query_row([], |row| row.get(0))
+        })
     }
 
     fn stage_alarm(&self, at: Option<Timestamp>) {
@@ -520,27 +543,33 @@ impl Database {
         self.staged.set(Alarm { at, setting });
     }
 
+    /// Has the rows counted that statements write from here on, if they are to be counted at all.
+    fn watch_rows(&self) -> Result<(), StorageError> {
+        match &self.rows {
+            Some(rows) if !self.watching.get() => {
+                self.speaking(|| rows.watch(&self.connection))?;
+                self.watching.set(true);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Makes way for a statement that may change the schema.
+    fn unwatch_rows(&self) -> Result<(), StorageError> {
+        if self.watching.replace(false) {
+            self.speaking(|| rows::unwatch(&self.connection))?;
+        }
+        Ok(())
+    }
+
     /// Takes note of a statement that ran and changed so many rows.
-    fn stepped(&self, text: &str, changed: u64, other_change: bool) {
+    fn stepped(&self, changed: u64, other_change: bool) {
         if changed > 0 || other_change {
             self.changed.set(true);
             self.touched.set(true);
         }
-        let Some(counters) = &self.counters else {
-            return;
-        };
-        let mut rows = 0;
-        if counters.counts_rows() {
-            if other_change {
-                self.trees.borrow_mut().clear();
-            } else if changed > 0 {
-                rows = changed * self.trees.borrow_mut().of(&self.connection, text);
-            }
-        }
-        self.count(|done| {
-            done.statements += 1;
-            done.rows_written += rows;
-        });
+        self.count(|done| done.statements += 1);
     }
 
     fn count(&self, add: impl FnOnce(&mut CountersSnapshot)) {

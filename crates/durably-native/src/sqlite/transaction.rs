@@ -56,6 +56,9 @@ impl Open<'_> {
     ) -> Result<u64, StorageError> {
         let connection = &self.database.connection;
         let kind = Kind::of(text, statement.readonly());
+        if matches!(kind, Kind::Schema | Kind::Other) {
+            self.database.unwatch_rows()?;
+        }
         let schema = self.database.schema_version(kind)?;
         let before = connection.total_changes();
         let mut outcome = Ok(());
@@ -80,8 +83,7 @@ impl Open<'_> {
         }
         drop(rows);
         let changed = connection.total_changes() - before;
-        // Asked for before anything else runs: counting rows explains the statement, and SQLite
-        // would answer for that.
+        // Asked for before anything else runs, or SQLite would answer for that.
         let direct = if changed == 0 {
             0
         } else {
@@ -92,7 +94,7 @@ impl Open<'_> {
             Kind::Schema => outcome.is_err() || self.database.schema_version(kind)? != schema,
             Kind::Other => true,
         };
-        self.database.stepped(text, changed, other_change);
+        self.database.stepped(changed, other_change);
         outcome?;
         Ok(direct)
     }
@@ -104,6 +106,7 @@ impl Open<'_> {
         each: Option<EachRow<'_>>,
     ) -> Result<u64, StorageError> {
         self.check(text)?;
+        self.database.watch_rows()?;
         let mut statement = self
             .database
             .connection
@@ -144,6 +147,7 @@ impl Sql for Open<'_> {
         self.check(statements)?;
         let mut batch = Batch::new(&self.database.connection, statements);
         loop {
+            self.database.watch_rows()?;
             let next = batch.next().map_err(|error| self.failed(error))?;
             let Some(mut statement) = next else {
                 return Ok(());
