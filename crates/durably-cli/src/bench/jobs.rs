@@ -106,9 +106,9 @@ async fn run(
 }
 
 /// Does nothing, and says when it has done so often enough.
-struct Counting {
-    left: AtomicUsize,
-    all: Notify,
+pub(super) struct Counting {
+    pub(super) left: AtomicUsize,
+    pub(super) all: Notify,
 }
 
 impl JobRunner for Counting {

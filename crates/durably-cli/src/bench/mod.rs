@@ -5,15 +5,23 @@
 //! failure: times depend on the machine, and only what breaks ends the program with an error. Ratios
 //! are measured side by side, in turns, and every figure is a median of several repetitions.
 
+mod clients;
 mod counts;
+mod crowd;
 mod disk;
 mod enqueue;
+mod handover;
 mod idle;
 mod jobs;
+mod leased;
 mod objects;
 mod opening;
+mod peers;
+mod queue;
 mod report;
 mod round;
+mod rows;
+mod slack;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -53,6 +61,8 @@ enum Name {
     Disk,
     /// Rounds among few rows and many.
     Round,
+    /// Rounds of many clients among few grants and leases and many.
+    Crowd,
     /// Enqueueing in batches and singly.
     Enqueue,
     /// Thousands of idle objects after a restart.
@@ -61,8 +71,18 @@ enum Name {
     Opening,
     /// Jobs from their submission to their end.
     Jobs,
+    /// Admissions through leases.
+    Leased,
+    /// A slack limit beside no limit at all.
+    Slack,
+    /// From one client to the next, over HTTP.
+    Handover,
+    /// Durable acquire and release beside Redis and Postgres.
+    Peers,
     /// Flushes, statements and rows of each operation.
     Counts,
+    /// Rows of each job, beside the least possible.
+    Rows,
 }
 
 /// What measurements are given.
@@ -119,11 +139,17 @@ fn measure(name: Name, bench: &mut Bench) -> Result<(), BoxError> {
     match name {
         Name::Disk => disk::measure(bench),
         Name::Round => on_runtime(round::measure(bench)),
+        Name::Crowd => on_runtime(crowd::measure(bench)),
         Name::Enqueue => on_runtime(enqueue::measure(bench)),
         Name::Idle => idle::measure(bench),
         Name::Opening => on_runtime(opening::measure(bench)),
         Name::Jobs => on_runtime(jobs::measure(bench)),
+        Name::Leased => on_runtime(leased::measure(bench)),
+        Name::Slack => on_runtime(slack::measure(bench)),
+        Name::Handover => on_runtime(handover::measure(bench)),
+        Name::Peers => on_runtime(peers::measure(bench)),
         Name::Counts => on_runtime(counts::measure(bench)),
+        Name::Rows => on_runtime(rows::measure(bench)),
     }
 }
 

@@ -13,6 +13,7 @@ use durably::jobs::{JobRunner, JobShard, RunError, RunJob, ShardConfig};
 use durably::layers::HostTimer;
 use durably::operations::HandlerConfig;
 use durably::semaphore::client::{ClientError, SemaphoreClient, holder_fn};
+use durably::semaphore::leases::LeaseOptions;
 use durably::semaphore::protocol::{
     Demand, GrantReply, GrantReport, Message, PermitRequest, PermitSync, Reply, SyncReply,
 };
@@ -45,18 +46,44 @@ impl Object for Holder {
     }
 }
 
+/// How a holder is set up.
+#[derive(Clone, Debug)]
+pub(super) struct HolderConfig {
+    pub(super) limit: u64,
+    pub(super) leases: Option<LeaseOptions>,
+    /// The wait of a round and its period.
+    pub(super) round: Duration,
+}
+
+impl Default for HolderConfig {
+    fn default() -> Self {
+        HolderConfig {
+            limit: MAX_SAFE_INTEGER,
+            leases: None,
+            round: ROUND,
+        }
+    }
+}
+
 impl Holder {
-    async fn open(host: Rc<dyn Host>) -> Result<Holder, OpenError> {
+    pub(super) async fn open(
+        host: Rc<dyn Host>,
+        config: HolderConfig,
+    ) -> Result<Holder, OpenError> {
         let scheduler = Scheduler::new(host, SchedulerConfig::default())?;
         let began: Rc<Cell<Option<Instant>>> = Rc::default();
         let begins = began.clone();
-        let semaphore = Semaphore::builder(&scheduler)
+        let mut builder = Semaphore::builder(&scheduler);
+        if let Some(leases) = config.leases {
+            builder = builder.leases(leases);
+        }
+        let semaphore = builder
             .limit_with(move || {
                 begins.set(Some(Instant::now()));
-                async { Ok(MAX_SAFE_INTEGER) }
+                async move { Ok(config.limit) }
             })
-            .round_wait(ROUND)
-            .round_period(ROUND)
+            .round_wait(config.round)
+            .round_period(config.round)
             .grant_timeout(GRANT_TIMEOUT)
             .build()?;
         scheduler.open().await?;
@@ -85,6 +112,11 @@ impl Holder {
         }
         let took = self.began.get().map_or(Duration::ZERO, |at| at.elapsed());
         Ok((took, replies))
+    }
+
+    /// Takes a message.
+    pub(super) async fn handle(&self, message: Message) -> Result<Reply, SemaphoreError> {
+        self.semaphore.handle(message).await
     }
 
     /// Takes a sync.
@@ -142,18 +174,30 @@ pub(super) fn report<'a>(
     }
 }
 
-fn now() -> durably::Timestamp {
+pub(super) fn now() -> durably::Timestamp {
     let since = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
     durably::Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or_default())
 }
 
-/// A system of holders.
+/// A system of holders without a limit to speak of.
 pub(super) fn holders(folder: &Path, config: SystemConfig) -> Result<System, BoxError> {
+    holders_with(folder, config, HolderConfig::default())
+}
+
+/// A system of holders.
+pub(super) fn holders_with(
+    folder: &Path,
+    config: SystemConfig,
+    holder: HolderConfig,
+) -> Result<System, BoxError> {
     Ok(System::builder(folder)
         .config(config)
-        .class::<Holder>(|host| Box::pin(async move { Ok(Rc::new(Holder::open(host).await?)) }))
+        .class::<Holder>(move |host| {
+            let opening = Holder::open(host, holder.clone());
+            Box::pin(async move { Ok(Rc::new(opening.await?)) })
+        })
         .open()?)
 }
 

@@ -18,6 +18,8 @@ pub(super) enum Value {
     Ratio(f64),
     /// In MiB.
     Memory(f64),
+    /// So many of something.
+    Count(f64),
 }
 
 /// What a figure was to be. Times and rates depend on the disk, ratios and memory do not.
@@ -94,6 +96,16 @@ impl Report {
         });
         let line = format!("  {label:<66} {:>14}   {goal:<26} {verdict}", text(value));
         self.print(line.trim_end())
+    }
+
+    /// A part of a section that was left out, and why.
+    pub(super) fn skipped(&mut self, label: &str, why: &str) -> io::Result<()> {
+        self.document.push(json!({
+            "section": self.section,
+            "label": label,
+            "skipped": why,
+        }));
+        self.print(&format!("  {label}: skipped, {why}"))
     }
 
     /// The heads of the columns that [`costs`](Self::costs) fills.
@@ -173,7 +185,10 @@ impl Report {
 fn number(value: Value) -> f64 {
     match value {
         Value::Time(time) => time.as_secs_f64(),
-        Value::Rate(number) | Value::Ratio(number) | Value::Memory(number) => number,
+        Value::Rate(number)
+        | Value::Ratio(number)
+        | Value::Memory(number)
+        | Value::Count(number) => number,
     }
 }
 
@@ -183,6 +198,7 @@ fn unit(value: Value) -> &'static str {
         Value::Rate(_) => "1/s",
         Value::Ratio(_) => "ratio",
         Value::Memory(_) => "MiB",
+        Value::Count(_) => "count",
     }
 }
 
@@ -198,6 +214,7 @@ fn text(value: Value) -> String {
         Value::Rate(rate) => format!("{}/s", thousands(rate)),
         Value::Ratio(ratio) => format!("{ratio:.2}"),
         Value::Memory(memory) => format!("{memory:.1} MiB"),
+        Value::Count(number) => count(number),
     }
 }
 

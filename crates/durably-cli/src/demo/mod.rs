@@ -9,7 +9,7 @@ mod day;
 mod display;
 mod driver;
 mod endpoint;
-mod server;
+pub(crate) mod server;
 mod summary;
 
 use std::io::{self, Write};

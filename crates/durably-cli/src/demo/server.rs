@@ -51,7 +51,7 @@ pub(super) async fn in_process(settings: &str) -> Result<serve::Server, Failure>
 }
 
 /// A server in a process of its own.
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     /// Kept open, for the server may write to it.
     _stdout: Lines<BufReader<ChildStdout>>,
@@ -60,7 +60,7 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts a server with the settings in the file `config`; returns when it listens.
-    pub(super) async fn start(config: &Path) -> Result<Process, Failure> {
+    pub(crate) async fn start(config: &Path) -> Result<Process, Failure> {
         let program = std::env::current_exe().map_err(Failure::io("finding this program"))?;
         let mut command = Command::new(program);
         command
@@ -101,12 +101,12 @@ impl Process {
         })
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Ends the process as a power failure would, and waits until it is gone.
-    pub(super) async fn kill(mut self) -> Result<(), Failure> {
+    pub(crate) async fn kill(mut self) -> Result<(), Failure> {
         self.child
             .kill()
             .await
