@@ -29,6 +29,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
+/// Says how the job came to its permit.
+const ADMISSION: &str = "durably-admission";
+
 /// Posts jobs to one endpoint.
 pub(crate) struct HttpRunner {
     client: Client,
@@ -86,7 +89,8 @@ impl JobRunner for HttpRunner {
             .client
             .post(self.endpoint.clone())
             .header(CONTENT_TYPE, "application/json")
-            .header(IDEMPOTENCY_KEY, job.idempotency_key);
+            .header(IDEMPOTENCY_KEY, job.idempotency_key)
+            .header(ADMISSION, job.admission.as_str());
         let runtime = self.runtime.clone();
         Box::pin(async move {
             let body = body.map_err(|error| RunError::Permanent(error.into()))?;

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
+use durably::jobs::Admission;
+
 use super::day::Flight;
 
 /// Permits that an airline has, and those of its permits that one airport may use.
@@ -58,6 +60,8 @@ pub(super) struct Board {
     jobs: Vec<Job>,
     by_address: HashMap<(String, String), usize>,
     accounts: BTreeMap<String, Account>,
+    /// Jobs by how they came to their permit.
+    admissions: BTreeMap<String, usize>,
     /// Runs of jobs that were not submitted by this run: left over in a data folder.
     strangers: usize,
     /// When a job was last acknowledged, started or ended.
@@ -97,6 +101,7 @@ impl Board {
                 .collect(),
             jobs,
             accounts,
+            admissions: BTreeMap::new(),
             strangers: 0,
             moved: now,
         }
@@ -111,8 +116,16 @@ impl Board {
     }
 
     /// A run under a new key has begun.
-    pub(super) fn started(&mut self, account: &str, group: &str, id: &str, now: Instant) {
+    pub(super) fn started(
+        &mut self,
+        account: &str,
+        group: &str,
+        id: &str,
+        admission: &str,
+        now: Instant,
+    ) {
         self.moved = now;
+        *self.admissions.entry(admission.to_owned()).or_default() += 1;
         match self.job(account, id) {
             Some(job) => {
                 job.started.get_or_insert(now);
@@ -170,6 +183,17 @@ impl Board {
 
     pub(super) fn accounts(&self) -> &BTreeMap<String, Account> {
         &self.accounts
+    }
+
+    /// The airlines that give leases: every other one.
+    pub(super) fn leasing(&self) -> Vec<String> {
+        self.accounts.keys().step_by(2).cloned().collect()
+    }
+
+    /// How many jobs came to their permit in this way.
+    pub(super) fn admitted(&self, admission: Admission) -> usize {
+        let admitted = self.admissions.get(admission.as_str());
+        admitted.copied().unwrap_or_default()
     }
 
     pub(super) fn strangers(&self) -> usize {
@@ -261,7 +285,7 @@ mod tests {
         let (mut board, flights, now) = board();
         // The second and third are of one airline and airport.
         for flight in &flights[1..] {
-            board.started(&flight.account, &flight.group, &flight.id, now);
+            board.started(&flight.account, &flight.group, &flight.id, "grant", now);
         }
         assert_eq!(board.passed_limits().len(), 2);
         for flight in &flights {
@@ -275,13 +299,15 @@ mod tests {
     fn tells_jobs_that_are_missing_repeated_or_strange() {
         let (mut board, flights, now) = board();
         let first = &flights[0];
-        board.started(&first.account, &first.group, &first.id, now);
-        board.started(&first.account, &first.group, &first.id, now);
-        board.started("XX", "JFK", "other", now);
+        board.started(&first.account, &first.group, &first.id, "lease", now);
+        board.started(&first.account, &first.group, &first.id, "lease", now);
+        board.started("XX", "JFK", "other", "", now);
         board.ended(&first.account, &first.group, &first.id, now);
         assert_eq!(board.missing().len(), 2);
         assert_eq!(board.repeated(), [first.id.as_str()]);
         assert_eq!(board.strangers(), 1);
+        assert_eq!(board.admitted(Admission::Lease), 2);
+        assert_eq!(board.admitted(Admission::Grant), 0);
     }
 
     #[test]
@@ -294,7 +320,13 @@ mod tests {
         assert_eq!(board.waiting().len(), 2);
         for flight in &flights[..2] {
             let at = now + Duration::from_millis(20);
-            board.started(&flight.account, &flight.group, &flight.id, at);
+            board.started(
+                &flight.account,
+                &flight.group,
+                &flight.id,
+                "lease-at-once",
+                at,
+            );
         }
         assert_eq!(board.waits(), [Duration::ZERO, Duration::from_millis(20)]);
         assert_eq!(board.waiting()[0].oldest, flights[2].id);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::Client;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::day::{Flight, Pace};
@@ -19,6 +19,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(25);
 
 /// No answer of the server takes longer, unless it is gone.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
+/// Leases of the airlines that give any.
+const LEASE_PERMITS: u64 = 16;
+const LEASE_TTL: Duration = Duration::from_secs(10 * 60);
 
 /// Most flights in one request.
 const BATCH: usize = 200;
@@ -103,6 +107,12 @@ struct Status {
 #[derive(Deserialize)]
 struct Usage {
     granted: u64,
+    leased: u64,
+}
+
+#[derive(Deserialize)]
+struct Jobs {
+    undrawn: u64,
 }
 
 impl Server {
@@ -115,11 +125,7 @@ impl Server {
 
     /// What became of each job; `None` if that is not known.
     async fn submit(&self, jobs: &[Value]) -> Option<Vec<Outcome>> {
-        let address = {
-            let mut whereabouts = self.whereabouts.clone();
-            // An error means that the server is gone for good, which others notice.
-            *whereabouts.wait_for(Option::is_some).await.ok()?
-        }?;
+        let address = self.address().await?;
         let request = self.client.post(format!("http://{address}/v1/jobs"));
         let response = request.timeout(ANSWERS_WITHIN).json(jobs).send().await;
         let results: Results = response.ok()?.error_for_status().ok()?.json().await.ok()?;
@@ -132,10 +138,48 @@ impl Server {
         status.blocked_reason
     }
 
-    /// Permits of an account that are out; `None` if the server does not answer.
-    pub(super) async fn granted(&self, account: &str) -> Option<u64> {
+    /// Permits of an account that stand for work; `None` if the server does not answer. Those that
+    /// its shards have leased and not drawn do not.
+    pub(super) async fn out(&self, account: &str) -> Option<u64> {
+        let jobs: Jobs = self.get(&format!("accounts/{account}/jobs")).await?;
         let usage: Usage = self.get(&format!("accounts/{account}/usage")).await?;
-        Some(usage.granted)
+        Some((usage.granted + usage.leased).abs_diff(jobs.undrawn))
+    }
+
+    /// Has an account give leases, until the server says that it does.
+    pub(super) async fn give_leases(&self, account: &str) {
+        let leases = json!({"leases": {
+            "provisioning": {"mode": "strict"},
+            "permitsPerLease": LEASE_PERMITS,
+            "ttlMs": LEASE_TTL.as_millis() as u64,
+            // Airports have a limit of their own.
+            "limitedGroups": "withinGroupLimit",
+        }});
+        while self
+            .put(&format!("accounts/{account}/leases"), &leases)
+            .await
+            .is_none()
+        {
+            tokio::time::sleep(RETRY_AFTER).await;
+        }
+    }
+
+    async fn put(&self, path: &str, body: &Value) -> Option<()> {
+        let address = self.address().await?;
+        let request = self.client.put(format!("http://{address}/v1/{path}"));
+        let response = request
+            .timeout(ANSWERS_WITHIN)
+            .json(body)
+            .send()
+            .await
+            .ok()?;
+        response.error_for_status().ok().map(drop)
+    }
+
+    /// Where the server is, once it is up; `None` if it is gone for good, which others notice.
+    async fn address(&self) -> Option<SocketAddr> {
+        let mut whereabouts = self.whereabouts.clone();
+        *whereabouts.wait_for(Option::is_some).await.ok()?
     }
 
     async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Option<T> {

@@ -93,7 +93,10 @@ async fn run(
             .into_response();
     };
     let id = run.id.clone();
-    let mut ended = endpoint.join(key, run);
+    let admission = headers
+        .get("durably-admission")
+        .and_then(|admission| admission.to_str().ok());
+    let mut ended = endpoint.join(key, run, admission.unwrap_or_default());
     // An error would mean that the run's task died, which is no end of the run.
     match ended.wait_for(|ended| *ended).await {
         Ok(_) => Json(json!({ "landed": id })).into_response(),
@@ -103,7 +106,7 @@ async fn run(
 
 impl Endpoint {
     /// The end of the run of this key, which begins if it is not known.
-    fn join(&self, key: &str, run: Run) -> watch::Receiver<bool> {
+    fn join(&self, key: &str, run: Run, admission: &str) -> watch::Receiver<bool> {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ended) = runs.get(key) {
             return ended.clone();
@@ -119,7 +122,7 @@ impl Endpoint {
         } = run;
         self.board
             .lock()
-            .started(&account, &group, &id, Instant::now());
+            .started(&account, &group, &id, admission, Instant::now());
         let (board, takes) = (self.board.clone(), self.pace.real(body.minutes));
         tokio::spawn(async move {
             tokio::time::sleep(takes).await;

@@ -172,6 +172,8 @@ impl Show {
 
     /// Submits the day and watches it until all jobs have run, or nothing moves any more.
     async fn pass(&self, server: &Server, restarts: watch::Receiver<u64>) -> Duration {
+        let leasing = self.board.lock().leasing();
+        join_all(leasing.iter().map(|account| server.give_leases(account))).await;
         let submitting =
             driver::submit_all(&self.flights, self.pace, self.start, &self.board, server);
         let watching = self.watch(server, restarts);
@@ -226,8 +228,8 @@ impl Show {
         let deadline = Instant::now() + PERMITS_RETURN_WITHIN;
         loop {
             let accounts: Vec<String> = self.board.lock().accounts().keys().cloned().collect();
-            let granted = join_all(accounts.iter().map(|account| server.granted(account))).await;
-            let out = granted.into_iter().sum::<Option<u64>>();
+            let out = join_all(accounts.iter().map(|account| server.out(account))).await;
+            let out = out.into_iter().sum::<Option<u64>>();
             if out == Some(0) || Instant::now() >= deadline {
                 return out;
             }

@@ -3,6 +3,8 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
+use durably::jobs::Admission;
+
 use super::board::Board;
 use super::day::Pace;
 
@@ -103,7 +105,21 @@ impl Display for Summary<'_> {
                 self.pace.minutes(wait)
             )?;
         }
-        writeln!(out, "\nhighest running at once, of the limit:")?;
+        let [granted, leased, at_once] =
+            [Admission::Grant, Admission::Lease, Admission::LeaseAtOnce]
+                .map(|admission| self.board.admitted(admission));
+        writeln!(
+            out,
+            "\n{} admissions needed a round trip ({granted} granted, {leased} from a lease that \
+             they waited for), {at_once} none (drawn from a lease at once)",
+            granted + leased
+        )?;
+        writeln!(
+            out,
+            "leases: {}; the others: grants",
+            self.board.leasing().join(", ")
+        )?;
+        writeln!(out, "highest running at once, of the limit:")?;
         for (name, account) in self.board.accounts() {
             let groups: Vec<String> = account
                 .groups

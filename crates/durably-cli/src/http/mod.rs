@@ -80,6 +80,7 @@ pub(crate) fn router(jobs: Jobs, config: HttpConfig, stopping: watch::Receiver<b
             "/v1/accounts/{account}/jobs/{id}",
             get(routes::status).delete(routes::cancel),
         )
+        .route("/v1/accounts/{account}/jobs", get(routes::account_jobs))
         .route(
             "/v1/accounts/{account}/shards",
             get(routes::shards).put(routes::set_shards),

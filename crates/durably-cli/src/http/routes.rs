@@ -8,7 +8,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use durably::jobs::{CancelOutcome, JobState, JobStatus};
+use durably::jobs::{AccountJobs, CancelOutcome, JobState, JobStatus};
 use durably::time::MAX_SAFE_INTEGER;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -106,6 +106,15 @@ async fn submit_list(api: &Api, json: &[u8]) -> Answer<Response> {
         return Err(error);
     }
     Ok((StatusCode::ACCEPTED, Json(Results { results })).into_response())
+}
+
+/// `GET /v1/accounts/{account}/jobs`
+pub(super) async fn account_jobs(
+    State(api): State<Api>,
+    path: InPath<String>,
+) -> Answer<Json<AccountJobs>> {
+    let Path(account) = path?;
+    Ok(Json(api.jobs.account_jobs(&account).await?))
 }
 
 /// `GET /v1/accounts/{account}/jobs/{id}`

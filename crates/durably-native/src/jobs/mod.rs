@@ -8,15 +8,15 @@ mod budgets;
 mod config;
 mod routing;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use durably::host::Host;
 use durably::jobs::{
-    AccountLimit, CancelOutcome, JobError, JobRunner, JobShard, JobState, JobStatus, ShardLists,
-    check_part,
+    AccountJobs, AccountLimit, CancelOutcome, JobError, JobRunner, JobShard, JobState, JobStatus,
+    ShardLists, check_part,
 };
 use durably::layers::{HostTimer, TimeoutLayer};
 use durably::semaphore::client::{SemaphoreClient, holder_fn};
@@ -115,6 +115,36 @@ impl Jobs {
             latest.usage = self.0.budgets.standing(account, group).await.ok();
         }
         Ok(latest)
+    }
+
+    /// The account's jobs, over all its shards of this system.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub async fn account_jobs(&self, account: &str) -> Result<AccountJobs, JobError> {
+        check_part("account", account)?;
+        let mut all = AccountJobs::default();
+        let Some(lists) = self.lists(account).await? else {
+            return Ok(all);
+        };
+        let lists = std::iter::once(&lists.current).chain(&lists.former);
+        let shards: BTreeSet<&String> = lists.flat_map(|list| &list.shards).collect();
+        for shard in shards {
+            let shard = self.shard(shard);
+            if !shard.exists().map_err(unavailable)? {
+                continue;
+            }
+            let account = account.to_owned();
+            let jobs = shard
+                .call(move |shard| async move { shard.account_jobs(&account) })
+                .await
+                .map_err(unavailable)?;
+            all.waiting += jobs.waiting;
+            all.running += jobs.running;
+            all.undrawn += jobs.undrawn;
+        }
+        Ok(all)
     }
 
     /// Cancels a job. One that runs is told to stop if `running` says so, and left alone otherwise.

@@ -235,6 +235,18 @@ impl JobStatus {
     }
 }
 
+/// The jobs of an account at a moment, over the shards of one system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AccountJobs {
+    /// Jobs that wait for a permit.
+    pub waiting: u64,
+    /// Jobs that hold a permit, or are about to.
+    pub running: u64,
+    /// Permits that shards have leased and not drawn yet.
+    pub undrawn: u64,
+}
+
 /// What became of a wish to cancel a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -252,6 +264,29 @@ pub enum CancelOutcome {
     Unknown,
 }
 
+/// How a job came to its permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Admission {
+    /// The account was asked for a permit, and the claim was confirmed.
+    Grant,
+    /// It waited, and was drawn from a lease that came.
+    Lease,
+    /// It was drawn from a lease as it was submitted: nobody was asked.
+    LeaseAtOnce,
+}
+
+impl Admission {
+    /// Its name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Admission::Grant => "grant",
+            Admission::Lease => "lease",
+            Admission::LeaseAtOnce => "lease-at-once",
+        }
+    }
+}
+
 /// One run of a job.
 pub struct RunJob {
     /// Its account.
@@ -260,6 +295,8 @@ pub struct RunJob {
     pub id: String,
     /// Its group.
     pub group: String,
+    /// How it came to its permit.
+    pub admission: Admission,
     /// What was submitted.
     pub body: Value,
     /// Which attempt this is, from 1. An attempt that a crash cut off is repeated under its number.

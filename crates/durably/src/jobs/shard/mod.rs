@@ -19,8 +19,8 @@ use serde_json::value::RawValue;
 use self::keeper::Keeper;
 use super::address::{item_id, item_ids_of, job_id, owner};
 use super::{
-    CancelOutcome, JobError, JobRunner, JobState, JobStatus, NewJob, RunError, RunJob, ShardList,
-    SubmitOutcome,
+    AccountJobs, Admission, CancelOutcome, JobError, JobRunner, JobState, JobStatus, NewJob,
+    RunError, RunJob, ShardList, SubmitOutcome,
 };
 use crate::error::{BoxError, ConfigError, OpenError};
 use crate::host::{Host, LocalFuture, Object};
@@ -31,7 +31,7 @@ use crate::operations::{
 use crate::scheduler::{Scheduler, SchedulerConfig};
 use crate::semaphore::queue::{
     self, AdmittedItem, HolderTransport, ItemStatus, NewItem, Outcome, QueueError, Refusal,
-    SemaphoreQueue,
+    SemaphoreQueue, Via,
 };
 use crate::time::{check_count, check_duration};
 
@@ -99,6 +99,7 @@ struct Stored {
     account: String,
     id: String,
     group: String,
+    admission: Admission,
     body: Value,
 }
 
@@ -289,6 +290,16 @@ impl JobShard {
         }
     }
 
+    /// What the shard has of an account at this moment.
+    pub fn account_jobs(&self, account: &str) -> AccountJobs {
+        let usage = self.parts.queue.usage(account);
+        AccountJobs {
+            waiting: usage.waiting,
+            running: usage.held,
+            undrawn: usage.undrawn,
+        }
+    }
+
     /// Where a job stands.
     ///
     /// # Errors
@@ -401,6 +412,11 @@ async fn admit(operations: Operations, items: Vec<AdmittedItem>) -> Result<(), B
             account: item.key,
             id,
             group: item.group,
+            admission: match item.via {
+                Via::Grant { .. } => Admission::Grant,
+                Via::Lease { at_once: false, .. } => Admission::Lease,
+                Via::Lease { at_once: true, .. } => Admission::LeaseAtOnce,
+            },
             body: serde_json::from_str(body.get())?,
         };
         queued_at.insert(item.id.clone(), item.queued_at);
@@ -446,6 +462,7 @@ async fn run(runner: Arc<dyn JobRunner>, call: Call) -> Result<Value, HandlerErr
         account: stored.account,
         id: stored.id,
         group: stored.group,
+        admission: stored.admission,
         body: stored.body,
         attempt: call.attempt,
         token: call.token,

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use serde_json::value::RawValue;
 
-use super::book::{Book, Name};
+use super::book::{Book, Grant, Name};
 use super::claim::Claim;
 use super::event::{QueueEvent, Via};
 use super::giving::{apply_draws, draw_waiting};
@@ -44,10 +44,10 @@ impl Inner {
             let book = self.book.borrow();
             let next = book.next_to_admit(key, grant_id, limit);
             let grant = book.grant(key, grant_id);
-            let of = grant.map(|grant| (grant.group.clone(), grant.lease.clone()));
+            let of = grant.map(|grant| (grant.group.clone(), via(grant_id, grant)));
             next.zip(of)
         };
-        let Some(((ids, end), (group, lease))) = next else {
+        let Some(((ids, end), (group, via))) = next else {
             return Ok(());
         };
         if ids.is_empty() {
@@ -61,6 +61,7 @@ impl Inner {
                 id: id.to_string(),
                 key: key.to_string(),
                 group: group.to_string(),
+                via: via.clone(),
                 queued_at,
                 body,
             })
@@ -77,14 +78,6 @@ impl Inner {
             .map(|_| now + self.settings.finished_after);
         let stored = self.store(move |_, sql| {
             store::mark_admitted(sql, &key, &grant_id, end as u64)?;
-            let via = match lease {
-                None => Via::Grant {
-                    grant_id: grant_id.to_string(),
-                },
-                Some(lease) => Via::Lease {
-                    lease_id: lease.to_string(),
-                },
-            };
             let events = ids.iter().map(|id| QueueEvent::Admitted {
                 id: id.to_string(),
                 key: key.to_string(),
@@ -278,6 +271,18 @@ fn settle_draws(
         }
     }
     Ok(settled)
+}
+
+fn via(grant_id: &Name, grant: &Grant) -> Via {
+    match &grant.lease {
+        None => Via::Grant {
+            grant_id: grant_id.to_string(),
+        },
+        Some(lease) => Via::Lease {
+            lease_id: lease.to_string(),
+            at_once: grant.at_once,
+        },
+    }
 }
 
 /// Whether an item may be in the application's hands. One whose claim this instance made and nobody

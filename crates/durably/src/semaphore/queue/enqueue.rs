@@ -79,7 +79,7 @@ pub(super) fn enqueue(
     for (key, draw) in &draws {
         let ids: Vec<&str> = draw.items.iter().map(|(id, _)| &**id).collect();
         let lease = draw.lease.as_deref();
-        store::insert_grant(sql, key, &draw.grant_id, &draw.group, &ids, lease)?;
+        store::insert_grant(sql, key, &draw.grant_id, &draw.group, &ids, lease, true)?;
     }
     let unnamed: BTreeSet<&str> = waiting
         .iter()

@@ -94,10 +94,13 @@ pub enum Via {
         /// The grant.
         grant_id: String,
     },
-    /// A lease: it was drawn without asking the holder.
+    /// A lease, from which it was drawn.
     Lease {
         /// The lease.
         lease_id: String,
+        /// Whether that was as the item was queued, so that nobody had to be asked; otherwise it had
+        /// to wait for the lease, or for a place.
+        at_once: bool,
     },
 }
 
@@ -155,7 +158,7 @@ impl QueueEvent {
             } => {
                 let (grant_id, lease_id) = match via {
                     Via::Grant { grant_id } => (Some(grant_id), None),
-                    Via::Lease { lease_id } => (None, Some(lease_id)),
+                    Via::Lease { lease_id, .. } => (None, Some(lease_id)),
                 };
                 tracing::debug!(
                     target: TARGET, id, key, group, grant_id, lease_id,

@@ -495,7 +495,7 @@ fn assign(
     };
     let ids: Vec<&str> = items.iter().map(|item| item.id.as_str()).collect();
     let of = lease.map(|lease| &**lease);
-    if ids.is_empty() || !store::insert_grant(sql, key, name, group, &ids, of)? {
+    if ids.is_empty() || !store::insert_grant(sql, key, name, group, &ids, of, false)? {
         return Ok(None);
     }
     for id in &ids {

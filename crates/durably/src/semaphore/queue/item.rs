@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use super::event::Via;
 use crate::error::StorageError;
 use crate::time::Timestamp;
 
@@ -114,6 +115,9 @@ pub struct AdmittedItem {
     pub key: String,
     /// The group under the key.
     pub group: String,
+    /// What gives it its permit. The same again if the item is handed over again, unless its permit
+    /// had to be given back and another was had.
+    pub via: Via,
     /// Since when it has waited.
     pub queued_at: Timestamp,
     /// What was queued.
@@ -180,6 +184,18 @@ pub struct Waiting {
     pub reason: WaitReason,
     /// Since when it does.
     pub since: Timestamp,
+}
+
+/// What a queue has of one key at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyUsage {
+    /// Items that wait.
+    pub waiting: u64,
+    /// Items that hold a permit, or are about to.
+    pub held: u64,
+    /// Permits of leases that nothing was drawn from yet, and that may still be.
+    pub undrawn: u64,
 }
 
 /// What stands in the way of a group.

@@ -42,8 +42,8 @@ pub use book::QueueSums;
 pub use builder::SemaphoreQueueBuilder;
 pub use event::{LeaseStop, QueueEvent, RequeueReason, Via};
 pub use item::{
-    AdmittedItem, CancelOutcome, ItemStatus, MAX_ITEM_ID_BYTES, NewItem, Outcome, QueueError,
-    Refusal, WaitReason, Waiting,
+    AdmittedItem, CancelOutcome, ItemStatus, KeyUsage, MAX_ITEM_ID_BYTES, NewItem, Outcome,
+    QueueError, Refusal, WaitReason, Waiting,
 };
 pub use transport::HolderTransport;
 
@@ -178,6 +178,11 @@ impl SemaphoreQueue {
         );
         self.0.release_items(ids).instrument(span).await?;
         Ok(())
+    }
+
+    /// What the queue has of a key at this moment.
+    pub fn usage(&self, key: &str) -> KeyUsage {
+        self.0.book.borrow().usage(key)
     }
 
     /// Where an item stands.

@@ -52,6 +52,7 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
             items TEXT NOT NULL,
             admitted INTEGER NOT NULL,
             lease_id TEXT,
+            at_once INTEGER NOT NULL,
             PRIMARY KEY (key, grant_id)
          ) STRICT, WITHOUT ROWID;
          CREATE TABLE durability_semaphore_queue_leases (

@@ -58,6 +58,7 @@ impl Book {
                 _ => Claim::Confirmed,
             },
             lease: lease.clone(),
+            at_once: row.at_once,
             admitted,
             admitted_at,
             finished: 0,
@@ -141,6 +142,7 @@ impl Book {
         let grant = Grant {
             group,
             lease: lease.clone(),
+            at_once: matches!(origin, Origin::New),
             items: items.iter().map(|(id, _)| id.clone()).collect(),
             claim: match lease {
                 None => Claim::Open,

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::claim::{Claim, Standing};
-use super::item::{WaitReason, Waiting};
+use super::item::{KeyUsage, WaitReason, Waiting};
 use super::lease::Lease;
 use crate::semaphore::protocol::{GrantReport, LeaseReport};
 use crate::time::Timestamp;
@@ -96,6 +96,8 @@ pub(super) struct Grant {
     pub(super) group: Name,
     /// For a draw, its lease.
     pub(super) lease: Option<Name>,
+    /// Whether it was drawn for its items as they were queued.
+    pub(super) at_once: bool,
     /// Every item that the grant's claim stands for, oldest first.
     pub(super) items: Vec<Name>,
     pub(super) claim: Claim,
@@ -285,6 +287,18 @@ impl Book {
     /// Items that may still be assigned before as many hold permits as may.
     pub(super) fn room(&self) -> u64 {
         self.max_admitted.saturating_sub(self.held.len() as u64)
+    }
+
+    pub(super) fn usage(&self, name: &str) -> KeyUsage {
+        let Some(key) = self.keys.get(name) else {
+            return KeyUsage::default();
+        };
+        let held = |grant: &Grant| (grant.items.len() as u64).saturating_sub(grant.finished);
+        KeyUsage {
+            waiting: key.groups.values().map(|group| group.count).sum(),
+            held: key.grants.values().map(held).sum(),
+            undrawn: key.leases.values().map(Lease::undrawn).sum(),
+        }
     }
 
     pub(super) fn held(&self, id: &str) -> Option<&Held> {

@@ -17,6 +17,8 @@ pub(in super::super) struct GrantRow {
     pub(in super::super) admitted: u64,
     /// For a draw, the lease that it was drawn from.
     pub(in super::super) lease_id: Option<String>,
+    /// Whether its items were drawn for as they were queued.
+    pub(in super::super) at_once: bool,
 }
 
 pub(in super::super) struct LeaseRow {
@@ -30,7 +32,7 @@ pub(in super::super) struct LeaseRow {
     pub(in super::super) lifetime: Duration,
 }
 
-/// Stores a grant, or a draw of `lease`. `false` if one of that name is known.
+/// Stores a grant, or a draw of `lease`, which was drawn for new items if it was `at_once`. `false` if one of that name is known.
 pub(in super::super) fn insert_grant(
     sql: &dyn Sql,
     key: &str,
@@ -38,17 +40,19 @@ pub(in super::super) fn insert_grant(
     group: &str,
     items: &[&str],
     lease: Option<&str>,
+    at_once: bool,
 ) -> Result<bool, StorageError> {
     let changed = sql.execute(
         "INSERT INTO durability_semaphore_queue_grants
-            (key, grant_id, grp, items, admitted, lease_id)
-         VALUES (?, ?, ?, ?, 0, ?) ON CONFLICT DO NOTHING",
+            (key, grant_id, grp, items, admitted, lease_id, at_once)
+         VALUES (?, ?, ?, ?, 0, ?, ?) ON CONFLICT DO NOTHING",
         &[
             key.into(),
             grant_id.into(),
             group.into(),
             (&list(items)).into(),
             lease.into(),
+            at_once.into(),
         ],
     )?;
     Ok(changed > 0)
@@ -96,7 +100,7 @@ pub(in super::super) fn remove_grant(
 /// All grants and draws that are not settled.
 pub(in super::super) fn grants(sql: &dyn Sql) -> Result<Vec<GrantRow>, StorageError> {
     sql.all(
-        "SELECT key, grant_id, grp, items, admitted, lease_id
+        "SELECT key, grant_id, grp, items, admitted, lease_id, at_once
          FROM durability_semaphore_queue_grants",
         &[],
         |row| {
@@ -107,6 +111,7 @@ pub(in super::super) fn grants(sql: &dyn Sql) -> Result<Vec<GrantRow>, StorageEr
                 items: ids(row, 3)?,
                 admitted: row.count(4)?,
                 lease_id: row.optional_string(5)?,
+                at_once: row.count(6)? != 0,
             })
         },
     )
