@@ -84,7 +84,15 @@ impl Key {
     /// Where the object's file is: `objects/<class>/<two digits>/<readable>-<hash>.sqlite`. Whatever
     /// bytes a name has, they are safe here; the file itself says which name it belongs to.
     pub(crate) fn path(&self, data: &Path) -> PathBuf {
-        let id = hexadecimal(&self.hash);
+        data.join("objects")
+            .join(self.class)
+            .join(&hexadecimal(&self.hash)[..2])
+            .join(format!("{}.sqlite", self.file_stem()))
+    }
+
+    /// The name of a file about this object, without an extension: safe, and its alone among all
+    /// objects of a folder.
+    pub(crate) fn file_stem(&self) -> String {
         let readable: String = self
             .name
             .chars()
@@ -94,10 +102,7 @@ impl Key {
                 _ => '_',
             })
             .collect();
-        data.join("objects")
-            .join(self.class)
-            .join(&id[..2])
-            .join(format!("{readable}-{id}.sqlite"))
+        format!("{readable}-{}", hexadecimal(&self.hash))
     }
 }
 

@@ -62,6 +62,11 @@ pub(crate) struct Settings {
     )]
     pub(crate) holders_token: Option<String>,
 
+    /// Folder for recordings of what the accounts' holders receive and answer, which durably-sim
+    /// replays. [default: nothing is recorded]
+    #[arg(long, env = "DURABLY_RECORD", value_name = "FOLDER")]
+    pub(crate) record: Option<PathBuf>,
+
     /// Running jobs of an account that was given no limit. [default: 10]
     #[arg(long, env = "DURABLY_DEFAULT_LIMIT", value_name = "N")]
     pub(crate) default_limit: Option<u64>,
@@ -189,7 +194,7 @@ impl Settings {
             ($($field:ident)*) => { Settings { $($field: self.$field.or(other.$field)),* } };
         }
         each_or! {
-            listen data_dir job_endpoint token holders holders_token
+            listen data_dir job_endpoint token holders holders_token record
             default_limit default_group_limit shards_per_account job_concurrency job_attempts
             job_timeout max_queue_length retention
             round_wait round_period grant_timeout lease_permits lease_ttl alarm_min_delay threads max_object_bytes
@@ -216,6 +221,7 @@ impl Settings {
         let mut jobs = JobsConfig::new(&data_dir);
         jobs.max_body_bytes = max_body_bytes as u64;
         let holders_token = token("holders_token", self.holders_token)?;
+        jobs.record = self.record;
         if let Some(holders) = holders(self.holders, holders_token, listen)? {
             jobs.holders = Some(Arc::new(holders));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use durably::ConfigError;
 use durably::SchedulerConfig;
-use durably::jobs::{AccountConfig, ShardConfig, WRAPPER_BYTES};
+use durably::jobs::{AccountConfig, Recorder, ShardConfig, WRAPPER_BYTES};
 use durably::operations::HandlerConfig;
 use durably::semaphore::LeaseOptions;
 
@@ -30,6 +30,9 @@ pub struct JobsConfig {
     /// `grant_timeout`) are that server's matter, and `round_wait` and `round_period` only say how
     /// long its answers may take, so they should be what they are there.
     pub holders: Option<Arc<dyn RemoteHolders>>,
+    /// A folder for recordings of what this system's holders receive and answer; by default nothing
+    /// is recorded.
+    pub record: Option<PathBuf>,
     /// How many jobs of one shard run at once; 256 by default.
     pub job_concurrency: u64,
     /// How many shards a new account is spread over; 4 by default.
@@ -66,6 +69,7 @@ impl JobsConfig {
             system: SystemConfig::default(),
             alarm_min_delay: Duration::from_secs(15),
             holders: None,
+            record: None,
             job_concurrency: 256,
             shards_per_account: 4,
             default_limit: 10,
@@ -93,12 +97,13 @@ impl JobsConfig {
                 format!("must be at most {largest}, so that a job fits into a row"),
             ));
         }
-        self.account().check()?;
+        self.account(None).check()?;
         self.shard().check()
     }
 
-    pub(super) fn account(&self) -> AccountConfig {
+    pub(super) fn account(&self, recorder: Option<Arc<dyn Recorder>>) -> AccountConfig {
         AccountConfig {
+            recorder,
             scheduler: self.scheduler(),
             default_limit: self.default_limit,
             default_group_limit: self.default_group_limit,

@@ -6,11 +6,12 @@
 
 mod budgets;
 mod config;
+mod recorder;
 mod routing;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use durably::host::Host;
@@ -27,6 +28,7 @@ use tower_layer::Layer;
 pub use budgets::RemoteHolders;
 use budgets::{Budgets, check_account};
 pub use config::JobsConfig;
+use recorder::RecordingThread;
 
 use crate::sqlite::{CountersSnapshot, TableRows};
 use crate::{CallError, ObjectHandle, System, SystemError};
@@ -40,6 +42,8 @@ struct Inner {
     system: System,
     budgets: Budgets,
     config: JobsConfig,
+    /// Taken when the system has been shut down.
+    recorder: Mutex<Option<RecordingThread>>,
     /// When the former shards of an account were last looked through.
     looked_through: Mutex<HashMap<String, Instant>>,
 }
@@ -56,7 +60,9 @@ impl Jobs {
         let builder = System::builder(&config.data_dir).config(config.system.clone());
         let budgets = Budgets::new(&config, builder.system())?;
         let asking = budgets.clone();
-        let account = config.account();
+        let recorder = config.record.as_deref().map(RecordingThread::start);
+        let recorder = recorder.transpose()?;
+        let account = config.account(recorder.as_ref().map(RecordingThread::recorder));
         let shard = config.shard();
         let timeout = config.holder_timeout();
         let system = builder
@@ -81,6 +87,7 @@ impl Jobs {
             system,
             budgets,
             config,
+            recorder: Mutex::new(recorder),
             looked_through: Mutex::default(),
         })))
     }
@@ -379,6 +386,12 @@ impl Jobs {
     /// Stops taking calls, lets turns finish and closes all files.
     pub async fn shutdown(&self) {
         self.0.system.shutdown().await;
+        // No object is left that records.
+        let recorder = self.0.recorder.lock();
+        let recorder = recorder.unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(recorder) = recorder {
+            recorder.finish();
+        }
     }
 
     fn account(&self, account: &str) -> ObjectHandle<AccountLimit> {

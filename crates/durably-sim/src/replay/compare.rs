@@ -37,11 +37,20 @@ pub(super) fn same(left: &Value, right: &Value) -> bool {
 /// Which of the trace's ids (`g1`, `l1`) stands for which real one.
 #[derive(Default)]
 pub(super) struct Names {
+    /// The trace's ids are those that a real holder gave.
+    recorded: bool,
     real: BTreeMap<String, String>,
     named: BTreeMap<String, String>,
 }
 
 impl Names {
+    pub(super) fn new(recorded: bool) -> Names {
+        Names {
+            recorded,
+            ..Names::default()
+        }
+    }
+
     /// Takes note of the ids that `expected` shows for the first time: they stand for what is at the
     /// same place of the real outputs.
     pub(super) fn learn(&mut self, expected: &Value, actual: &[Value]) {
@@ -54,7 +63,7 @@ impl Names {
             for (name, real) in shown.into_iter().zip(given) {
                 // An id cannot stand for two: then the outputs differ, and that is shown.
                 let is_new = !self.real.contains_key(&name) && !self.named.contains_key(&real);
-                if is_canonical(&name) && is_new {
+                if (self.recorded || is_canonical(&name)) && is_new {
                     self.bind(name, real);
                 }
             }

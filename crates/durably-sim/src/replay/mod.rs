@@ -4,6 +4,7 @@
 //! equal in `compare`, how steps are done in `semaphore`.
 
 mod compare;
+mod paced;
 mod semaphore;
 mod trace;
 
@@ -82,16 +83,24 @@ pub fn replay(text: &str) -> Outcome {
     };
     match trace.kind {
         Kind::Topology => Outcome::Needs("topology"),
-        Kind::Semaphore => match compare_steps(&trace, &mut Holder::default()) {
-            Ok(()) => Outcome::Ok,
-            Err(difference) => Outcome::Different(difference),
-        },
+        Kind::Semaphore => {
+            for part in &trace.parts {
+                let names = Names::new(trace.recorded);
+                if let Err(difference) = compare_steps(part, names, &mut Holder::default()) {
+                    return Outcome::Different(difference);
+                }
+            }
+            Outcome::Ok
+        }
     }
 }
 
-fn compare_steps(trace: &Trace, subject: &mut dyn Subject) -> Result<(), Box<Difference>> {
-    let mut names = Names::default();
-    for step in &trace.steps {
+fn compare_steps(
+    steps: &[Step],
+    mut names: Names,
+    subject: &mut dyn Subject,
+) -> Result<(), Box<Difference>> {
+    for step in steps {
         let differs = |what: &str, expected: &Value, actual: Value| {
             Box::new(Difference {
                 step: step.number,

@@ -5,16 +5,21 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use durably::error::BoxError;
 use durably::host::{Host, LocalFuture, Object};
-use durably::semaphore::{GrantRow, LeaseOptions, LeaseRow, Semaphore};
-use durably::{ConfigError, OpenError, Scheduler, SchedulerConfig, Timestamp};
+use durably::semaphore::{ClientRow, GrantRow, LeaseOptions, LeaseRow, Semaphore};
+use durably::{ConfigError, OpenError, Scheduler, SchedulerConfig};
+use futures::channel::oneshot;
+use futures::future::{Either, select};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::Subject;
+use super::paced::Paced;
 use super::trace::Step;
 use crate::{Alarms, VirtualObject, World};
 
@@ -27,7 +32,11 @@ pub(super) struct Holder {
 }
 
 /// The rows of a `load`.
-type Rows = (Vec<GrantRow>, Vec<LeaseRow>);
+struct Rows {
+    grants: Vec<GrantRow>,
+    leases: Vec<LeaseRow>,
+    clients: Vec<ClientRow>,
+}
 
 struct Opened {
     world: World,
@@ -45,6 +54,10 @@ struct Outside {
     group_limits: RefCell<BTreeMap<String, Value>>,
     gates: RefCell<BTreeMap<String, Value>>,
     limit_delay: Cell<Duration>,
+    /// In a recording, what decides when a wait of the holder ends.
+    paced: RefCell<Option<Rc<Paced>>>,
+    /// By id, what makes the caller of a message leave.
+    callers: RefCell<BTreeMap<String, oneshot::Sender<()>>>,
     /// How the trace names the reason why the configuration was refused.
     refusal: RefCell<Option<&'static str>>,
     /// Ids of messages without an answer, by arrival.
@@ -167,6 +180,34 @@ impl Opened {
                     .insert(group, step.value("value")?.clone());
             }
             "send" => self.send(step)?,
+            "round" => self.paced()?.start_round()?,
+            "waitEnded" => self.paced()?.end_wait(step.text("id")?)?,
+            "callerLeft" => {
+                // The sender is dropped.
+                let caller = outside.callers.borrow_mut().remove(step.text("id")?);
+                caller.ok_or("no such message was sent")?;
+            }
+            "leases" => {
+                let options: Option<LeaseOptions> =
+                    serde_json::from_value(step.value("value")?.clone())
+                        .map_err(|error| error.to_string())?;
+                let set = self.ask(|holder| async move { holder.semaphore.set_leases(options) })?;
+                set.map_err(|error| error.to_string())?;
+            }
+            "limitsChanged" => {
+                self.ask(|holder| async move { holder.semaphore.limits_changed() })?;
+            }
+            "forceRelease" => {
+                let client_id = step.text("clientId")?.to_owned();
+                let group = step.value("group")?.as_str().map(str::to_owned);
+                let reason = step.text("reason")?.to_owned();
+                let released = self.ask(|holder| async move {
+                    let semaphore = &holder.semaphore;
+                    let group = group.as_deref();
+                    semaphore.force_release(&client_id, group, &reason).await
+                })?;
+                released.map_err(|error| error.to_string())?;
+            }
             "usage" => self.start(move |holder| async move {
                 let output = match holder.semaphore.usage().await {
                     Ok(usage) => json!({"t": "usage", "value": usage}),
@@ -187,8 +228,6 @@ impl Opened {
                 let grants = semaphore.grants().await;
                 outside.put(match (grants, semaphore.leases().await) {
                     (Ok(grants), Ok(leases)) => {
-                        let grants: Vec<Value> = grants.iter().map(grant_as_json).collect();
-                        let leases: Vec<Value> = leases.iter().map(lease_as_json).collect();
                         json!({"t": "state", "grants": grants, "leases": leases})
                     }
                     (Err(error), _) | (_, Err(error)) => {
@@ -215,8 +254,24 @@ impl Opened {
         let unanswered = &self.outside.unanswered;
         unanswered.borrow_mut().insert(arrival, id.clone());
         let outside = self.outside.clone();
+        let (stays, left) = oneshot::channel::<()>();
+        let is_paced = self.outside.paced.borrow().is_some();
+        if is_paced {
+            self.outside.callers.borrow_mut().insert(id.clone(), stays);
+        }
         self.start(move |holder| async move {
-            let answer = holder.semaphore.handle_json(message.as_bytes()).await;
+            if let Some(paced) = &*outside.paced.borrow() {
+                paced.takes(&id);
+            }
+            let handled = pin!(holder.semaphore.handle_json(message.as_bytes()));
+            let answer = match is_paced {
+                false => handled.await,
+                true => match select(handled, left).await {
+                    Either::Left((answer, _)) => answer,
+                    Either::Right(_) => return,
+                },
+            };
+            outside.callers.borrow_mut().remove(&id);
             outside.unanswered.borrow_mut().remove(&arrival);
             let value = match answer {
                 Ok(reply) => json!({"t": "reply", "id": id, "value": reply}),
@@ -260,10 +315,12 @@ impl Opened {
     }
 
     /// Puts rows into storage and has a new instance find them.
-    fn load(&mut self, (grants, leases): Rows) -> Result<(), String> {
+    fn load(&mut self, rows: Rows) -> Result<(), String> {
         let loaded = self.ask(|holder| async move {
             let semaphore = &holder.semaphore;
-            semaphore.load_rows(grants, leases).await
+            semaphore
+                .load_rows(rows.grants, rows.leases, rows.clients)
+                .await
         })?;
         loaded.map_err(|error| error.to_string())?;
         self.object.crash();
@@ -286,6 +343,11 @@ impl Opened {
             }
         }
         Ok(replies.into_values().chain(others).collect())
+    }
+
+    fn paced(&self) -> Result<Rc<Paced>, String> {
+        let paced = self.outside.paced.borrow().clone();
+        paced.ok_or_else(|| "only a recording says when things happen".to_owned())
     }
 
     /// Starts a call to the holder; what comes of it, the call puts out itself.
@@ -360,6 +422,8 @@ impl Outside {
         };
         let delay = setting("limitDelayMs").as_u64().unwrap_or(0);
         self.limit_delay.set(Duration::from_millis(delay));
+        let recorded = step.config("recorded").is_some_and(|it| *it == true);
+        *self.paced.borrow_mut() = recorded.then(Rc::default);
         *self.config.borrow_mut() = step.clone();
         Ok(())
     }
@@ -410,6 +474,9 @@ fn configured(
         outside.clone(),
         outside.clone(),
     );
+    if let Some(paced) = &*outside.paced.borrow() {
+        builder = builder.tap(paced.clone());
+    }
     builder
         .limit_with(move || {
             let (outside, host) = (limits.clone(), host.clone());
@@ -444,7 +511,12 @@ fn configured(
                 }
             }
         })
-        .on_event(move |event| events.put(json!({"t": "event", "event": event})))
+        .on_event(move |event| {
+            // A recording has answers only.
+            if events.paced.borrow().is_none() {
+                events.put(json!({"t": "event", "event": event}));
+            }
+        })
         .build()
 }
 
@@ -475,89 +547,18 @@ fn duration(step: &Step, field: &'static str) -> Result<Option<Duration>, OpenEr
 
 /// The rows of a `load`.
 fn rows(step: &Step) -> Result<Rows, String> {
-    let list = |name: &str| match step.get(name) {
+    Ok(Rows {
+        grants: list(step, "grants")?,
+        leases: list(step, "leases")?,
+        clients: list(step, "clients")?,
+    })
+}
+
+fn list<Row: DeserializeOwned>(step: &Step, name: &str) -> Result<Vec<Row>, String> {
+    match step.get(name) {
         None => Ok(Vec::new()),
-        Some(Value::Array(rows)) => Ok(rows.clone()),
-        Some(_) => Err(format!("{name:?} is no list")),
-    };
-    let grants = list("grants")?;
-    let leases = list("leases")?;
-    Ok((
-        grants.iter().map(grant).collect::<Result<_, _>>()?,
-        leases.iter().map(lease).collect::<Result<_, _>>()?,
-    ))
-}
-
-fn text(row: &Value, name: &str) -> Result<String, String> {
-    let text = row.get(name).and_then(Value::as_str).map(str::to_owned);
-    text.ok_or_else(|| format!("a row has no {name:?}"))
-}
-
-fn count(row: &Value, name: &str) -> Result<u64, String> {
-    let count = row.get(name).and_then(Value::as_u64);
-    count.ok_or_else(|| format!("a row has no {name:?}"))
-}
-
-fn grant(row: &Value) -> Result<GrantRow, String> {
-    Ok(GrantRow {
-        grant_id: text(row, "grantId")?,
-        client_id: text(row, "clientId")?,
-        group: text(row, "group")?,
-        permits: count(row, "permits")?,
-        claimed: count(row, "claimed")?,
-        released: count(row, "released")?,
-        created_at: Timestamp::from_millis(count(row, "createdAt")?),
-        expires_at: Timestamp::from_millis(count(row, "expiresAt")?),
-        request_id: text(row, "requestId").ok(),
-    })
-}
-
-fn lease(row: &Value) -> Result<LeaseRow, String> {
-    Ok(LeaseRow {
-        lease_id: text(row, "leaseId")?,
-        client_id: text(row, "clientId")?,
-        group: text(row, "group")?,
-        permits: count(row, "permits")?,
-        released: count(row, "released")?,
-        created_at: Timestamp::from_millis(count(row, "createdAt")?),
-        expires_at: Timestamp::from_millis(count(row, "expiresAt")?),
-        retired: row["retired"] == true,
-        request_id: text(row, "requestId").ok(),
-    })
-}
-
-fn grant_as_json(row: &GrantRow) -> Value {
-    let mut json = json!({
-        "grantId": row.grant_id,
-        "clientId": row.client_id,
-        "group": row.group,
-        "permits": row.permits,
-        "claimed": row.claimed,
-        "released": row.released,
-        "createdAt": row.created_at,
-        "expiresAt": row.expires_at,
-    });
-    name_request(&mut json, &row.request_id);
-    json
-}
-
-fn lease_as_json(row: &LeaseRow) -> Value {
-    let mut json = json!({
-        "leaseId": row.lease_id,
-        "clientId": row.client_id,
-        "group": row.group,
-        "permits": row.permits,
-        "released": row.released,
-        "createdAt": row.created_at,
-        "expiresAt": row.expires_at,
-        "retired": row.retired,
-    });
-    name_request(&mut json, &row.request_id);
-    json
-}
-
-fn name_request(json: &mut Value, request_id: &Option<String>) {
-    if let Some(request_id) = request_id {
-        json["requestId"] = request_id.as_str().into();
+        Some(rows) => {
+            serde_json::from_value(rows.clone()).map_err(|error| format!("{name:?}: {error}"))
+        }
     }
 }

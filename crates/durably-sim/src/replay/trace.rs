@@ -5,8 +5,11 @@ use serde_json::{Map, Value};
 /// A trace as it stands in its file.
 pub(super) struct Trace {
     pub(super) kind: Kind,
-    /// All steps but the notes.
-    pub(super) steps: Vec<Step>,
+    /// A recording: see `docs/recording.md`.
+    pub(super) recorded: bool,
+    /// All steps but the notes. A recording may have several parts, each to be replayed by itself;
+    /// other traces have one.
+    pub(super) parts: Vec<Vec<Step>>,
 }
 
 /// What a trace drives.
@@ -33,6 +36,15 @@ const SEMAPHORE: &[(&str, &[&str])] = &[
     ("send", &["id", "message"]),
     ("usage", &[]),
 ];
+/// What only a recording does: it says when what waits for a time happens.
+const RECORDED: &[(&str, &[&str])] = &[
+    ("round", &[]),
+    ("waitEnded", &["id"]),
+    ("callerLeft", &["id"]),
+    ("leases", &["value"]),
+    ("limitsChanged", &[]),
+    ("forceRelease", &["clientId", "group", "reason"]),
+];
 const TOPOLOGY: &[(&str, &[&str])] = &[
     ("script", &[]),
     ("update", &["id", "group", "draft"]),
@@ -40,8 +52,9 @@ const TOPOLOGY: &[(&str, &[&str])] = &[
     ("snapshot", &["group"]),
 ];
 
-/// What a step is compared with; the rest of its members says what to do.
-const EXPECTED: [&str; 3] = ["now", "alarm", "out"];
+/// What a step is compared with; the rest of its members says what to do. A recording knows no
+/// alarms.
+const EXPECTED: [&str; 3] = ["now", "out", "alarm"];
 
 /// One step.
 #[derive(Clone, Default)]
@@ -55,13 +68,18 @@ pub(super) struct Step {
 impl Trace {
     /// Reads a trace. The problem names the line.
     pub(super) fn parse(text: &str) -> Result<Trace, String> {
+        let recorded = is_recorded(text);
         let mut steps: Vec<Step> = Vec::new();
-        for (index, line) in text.lines().enumerate() {
+        let mut lines = text.lines().enumerate().peekable();
+        while let Some((index, line)) = lines.next() {
             let number = index + 1;
-            if line.trim().is_empty() {
+            // Whoever recorded may have been killed while writing.
+            let is_torn = recorded && lines.peek().is_none() && !text.ends_with('\n');
+            if line.trim().is_empty() || is_torn {
                 continue;
             }
-            let step = Step::parse(number, line).map_err(|it| format!("line {number}: {it}"))?;
+            let step = Step::parse(number, line, recorded);
+            let step = step.map_err(|it| format!("line {number}: {it}"))?;
             if step.op != "note" {
                 steps.push(step);
             }
@@ -82,8 +100,9 @@ impl Trace {
         } else {
             (Kind::Semaphore, SEMAPHORE)
         };
+        let recording = if recorded { RECORDED } else { &[] };
         for step in &steps {
-            let mut known = COMMON.iter().chain(own);
+            let mut known = COMMON.iter().chain(own).chain(recording);
             let Some((_, members)) = known.find(|(op, _)| *op == step.op) else {
                 let number = step.number;
                 return Err(format!("line {number}: no step {:?} in this kind", step.op));
@@ -94,12 +113,30 @@ impl Trace {
                 }
             }
         }
-        Ok(Trace { kind, steps })
+        let mut parts: Vec<Vec<Step>> = Vec::new();
+        for step in steps {
+            match parts.last_mut() {
+                Some(part) if !(recorded && step.op == "open") => part.push(step),
+                _ => parts.push(vec![step]),
+            }
+        }
+        Ok(Trace {
+            kind,
+            recorded,
+            parts,
+        })
     }
 }
 
+/// Whether the first step says that the trace is a recording.
+fn is_recorded(text: &str) -> bool {
+    let first = text.lines().find(|line| !line.trim().is_empty());
+    let first = first.and_then(|line| serde_json::from_str::<Value>(line).ok());
+    first.is_some_and(|step| step["config"]["recorded"] == true)
+}
+
 impl Step {
-    fn parse(number: usize, line: &str) -> Result<Step, String> {
+    fn parse(number: usize, line: &str, recorded: bool) -> Result<Step, String> {
         let members: Map<String, Value> =
             serde_json::from_str(line).map_err(|error| error.to_string())?;
         let op = members.get("op").and_then(Value::as_str);
@@ -107,6 +144,7 @@ impl Step {
         // What a step does not say cannot be compared, so a damaged trace would pass.
         let must_say: &[&str] = match op.as_str() {
             "note" | "load" => &[],
+            _ if recorded => &EXPECTED[..2],
             _ => &EXPECTED,
         };
         if let Some(missing) = must_say.iter().find(|name| !members.contains_key(**name)) {

@@ -15,7 +15,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use account::{AccountConfig, AccountLimit, ShardList, ShardLists};
+pub use account::{AccountConfig, AccountLimit, Recorder, ShardList, ShardLists};
 pub use address::{DEFAULT_GROUP, Route, check_part, route};
 pub use shard::{JobShard, OutdatedList, ShardConfig, WRAPPER_BYTES};
 

@@ -8,6 +8,7 @@ use super::event::SemaphoreEvent;
 use super::holder::{Inner, Semaphore};
 use super::leases::LeaseOptions;
 use super::limits::{CanGrantCallback, GroupLimitCallback, Limit, Limits};
+use super::tap::{Tap, Told};
 use crate::error::{BoxError, ConfigError, OpenError};
 use crate::lifecycle::Hook;
 use crate::scheduler::Scheduler;
@@ -37,6 +38,7 @@ pub struct SemaphoreBuilder {
     leases: Option<LeaseOptions>,
     settings: Settings,
     hook: Option<Hook<SemaphoreEvent>>,
+    tap: Option<Rc<dyn Tap>>,
 }
 
 impl SemaphoreBuilder {
@@ -57,6 +59,7 @@ impl SemaphoreBuilder {
                 max_wait: Duration::from_secs(60),
             },
             hook: None,
+            tap: None,
         }
     }
 
@@ -172,6 +175,12 @@ impl SemaphoreBuilder {
         self
     }
 
+    /// Has `tap` hear everything that the holder takes, does and answers; see [`tap`](super::tap).
+    pub fn tap(mut self, tap: Rc<dyn Tap>) -> Self {
+        self.tap = Some(tap);
+        self
+    }
+
     /// Attaches the holder to its scheduler.
     ///
     /// # Errors
@@ -199,7 +208,14 @@ impl SemaphoreBuilder {
             timeout: self.answer_timeout,
         };
         limits.check()?;
-        let inner = Inner::new(self.scheduler, settings, limits, self.leases, self.hook);
+        let inner = Inner::new(
+            self.scheduler,
+            settings,
+            limits,
+            self.leases,
+            self.hook,
+            Told::new(self.tap),
+        );
         inner.attach()?;
         Ok(Semaphore::new(inner))
     }

@@ -10,6 +10,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use futures::channel::oneshot;
+use futures::future::Either;
 use tracing::Instrument;
 
 use super::book::Book;
@@ -22,7 +23,8 @@ use super::limits::Limits;
 use super::protocol::{GrantReport, LeaseReport, Message, PermitSync, Reply, SyncReply, check_id};
 use super::round::{Policy, usage};
 use super::rounds::Rounds;
-use super::store::{self, Changes, GrantRow, LeaseRow};
+use super::store::{self, Changes, ClientRow, GrantRow, LeaseRow};
+use super::tap::{Act, Told};
 use crate::error::{BoxError, ConfigError, OpenError, StorageError};
 use crate::host::{LocalFuture, Sql, Transaction};
 use crate::lifecycle::{Hook, emit};
@@ -69,6 +71,7 @@ pub(super) struct Inner {
     leases: RefCell<Option<LeaseOptions>>,
     pub(super) ledger: RefCell<Ledger>,
     pub(super) rounds: Rounds,
+    pub(super) told: Told,
     /// When each client was last heard of since the object was opened.
     pub(super) heard: RefCell<BTreeMap<String, Timestamp>>,
     /// Whether any client without storage may be registered.
@@ -114,17 +117,24 @@ impl Semaphore {
             .check()
             .map_err(SemaphoreError::from)
             .and_then(|()| {
-                self.0.hear(message.client_id());
+                let now = self.0.scheduler.now();
+                self.0.hear(message.client_id(), now);
+                let act = self.0.told.begin(now, Act::Message(&message));
                 match message {
                     Message::Request(request) => {
-                        self.0.clone().request(request).map(Taken::Request)
+                        let taken = self.0.clone().request(request, act, now);
+                        if let Err(error) = &taken {
+                            self.0.told.answered(act, act, Err(error));
+                        }
+                        self.0.told.end(act, false);
+                        taken.map(Taken::Request)
                     }
-                    Message::Sync(sync) => Ok(Taken::Sync(self.0.clone().sync(sync))),
+                    Message::Sync(sync) => Ok(Taken::Sync(self.0.clone().sync(sync, act, now))),
                 }
             });
         async move {
             match taken? {
-                Taken::Sync(answer) => answer.await.map(Reply::Synced),
+                Taken::Sync(answer) => answer.await,
                 Taken::Request(answer) => answer.await.unwrap_or_else(|_| {
                     let problem = "the request was waiting for its round".to_owned();
                     Err(StorageError::Ended(problem).into())
@@ -216,14 +226,18 @@ impl Semaphore {
         if let Some(options) = &options {
             options.check()?;
         }
+        let now = self.0.scheduler.now();
+        self.0.told.act(now, Act::Leases(options.as_ref()));
         *self.0.leases.borrow_mut() = options;
-        self.limits_changed();
+        self.0.clone().capacity_came();
         Ok(())
     }
 
     /// Says that limits, ceilings or gates may be other than they were, so that a round is held for
     /// requests that wait for capacity. Without it they are noticed in the next round.
     pub fn limits_changed(&self) {
+        let now = self.0.scheduler.now();
+        self.0.told.act(now, Act::LimitsChanged);
         self.0.clone().capacity_came();
     }
 
@@ -260,14 +274,19 @@ impl Semaphore {
         &self,
         grants: Vec<GrantRow>,
         leases: Vec<LeaseRow>,
+        clients: Vec<ClientRow>,
     ) -> Result<(), SemaphoreError> {
         let changes = Changes {
             grants_inserted: grants,
             leases_inserted: leases,
             ..Changes::default()
         };
-        let write =
-            move |transaction: &dyn Transaction| Ok(store::write(transaction.sql(), &changes)?);
+        let write = move |transaction: &dyn Transaction| {
+            for client in &clients {
+                store::insert_client(transaction.sql(), client)?;
+            }
+            Ok(store::write(transaction.sql(), &changes)?)
+        };
         self.0.scheduler.transaction(write).await
     }
 
@@ -302,6 +321,7 @@ impl Inner {
         limits: Limits,
         leases: Option<LeaseOptions>,
         hook: Option<Hook<SemaphoreEvent>>,
+        told: Told,
     ) -> Rc<Inner> {
         Rc::new(Inner {
             scheduler,
@@ -311,6 +331,7 @@ impl Inner {
             leases: RefCell::new(leases),
             ledger: RefCell::default(),
             rounds: Rounds::default(),
+            told,
             heard: RefCell::default(),
             ephemeral: Cell::default(),
         })
@@ -323,8 +344,9 @@ impl Inner {
     fn sync(
         self: Rc<Self>,
         sync: PermitSync,
-    ) -> impl Future<Output = Result<SyncReply, SemaphoreError>> + use<> {
-        let now = self.scheduler.now();
+        act: u64,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Reply, SemaphoreError>> + use<> {
         let PermitSync {
             client_id,
             grants,
@@ -355,22 +377,40 @@ impl Inner {
             });
             let (changes, delta) = book.close();
             inner.apply(transaction, &changes, delta)?;
-            Ok::<_, StorageError>((results, echoes))
-        });
-        async move {
-            let (grant_results, leases) = applied.await?;
-            Ok(SyncReply {
-                grant_results,
-                contended: leases.is_some() && self.rounds.contended.get(),
-                leases,
+            Ok::<_, StorageError>(SyncReply {
+                grant_results: results,
+                contended: echoes.is_some() && inner.rounds.contended.get(),
+                leases: echoes,
                 now: sent_at.map(|_| now),
             })
+        });
+        let (told, answered) = oneshot::channel();
+        let inner = self.clone();
+        let answer = async move {
+            let answer = applied.await.map(Reply::Synced).map_err(Into::into);
+            inner.told.answered(act, act, answer.as_ref());
+            inner.told.end(act, answer.is_err());
+            answer
+        };
+        // Who listens hears of every answer, also if the caller has left.
+        match self.told.anybody() {
+            false => Either::Left(answer),
+            true => {
+                self.scheduler.spawn(async move {
+                    let _ = told.send(answer.await);
+                });
+                Either::Right(async move {
+                    answered.await.unwrap_or_else(|oneshot::Canceled| {
+                        let problem = "a report was being taken".to_owned();
+                        Err(StorageError::Ended(problem).into())
+                    })
+                })
+            }
         }
     }
 
     /// Notes that a client was heard of.
-    fn hear(&self, client_id: &str) {
-        let now = self.scheduler.now();
+    fn hear(&self, client_id: &str, now: Timestamp) {
         let mut heard = self.heard.borrow_mut();
         if let Some(at) = heard.get_mut(client_id) {
             *at = now;
@@ -391,6 +431,11 @@ impl Inner {
     /// What there is to do with leases at this moment.
     pub(super) fn leasing(&self) -> Leasing {
         Leasing::new(self.leases.borrow().clone(), self.ledger.borrow().leases())
+    }
+
+    /// How leases are given.
+    pub(super) fn leasing_options(&self) -> Option<LeaseOptions> {
+        self.leases.borrow().clone()
     }
 
     /// Writes what was decided; the sums follow once it can no longer be undone alone.
@@ -528,9 +573,16 @@ impl Participant for Inner {
 
     fn run_due(self: Rc<Self>, now: Timestamp) -> LocalFuture<Result<(), BoxError>> {
         Box::pin(async move {
-            self.clone().clean_up(now).await?;
-            self.expire_clients(now).await?;
-            Ok(())
+            // Not before anything that was taken meanwhile.
+            let now = self.scheduler.now().max(now);
+            let act = self.told.begin(now, Act::CleanUp);
+            let cleaned = async {
+                self.clone().clean_up(now).await?;
+                self.expire_clients(now).await
+            };
+            let cleaned = cleaned.await;
+            self.told.end(act, cleaned.is_err());
+            Ok(cleaned?)
         })
     }
 }

@@ -14,9 +14,11 @@ mod limits;
 mod operators;
 pub mod protocol;
 pub mod queue;
+pub mod recording;
 pub mod round;
 mod rounds;
 mod store;
+pub mod tap;
 
 pub use builder::SemaphoreBuilder;
 pub use error::SemaphoreError;
@@ -24,4 +26,4 @@ pub use event::{GroupStanding, GroupUsage, SemaphoreEvent, Standing, Usage};
 pub use holder::{MIGRATIONS, Semaphore};
 pub use leases::{Amount, LeaseOptions, LimitedGroups, Provisioning, Ratio};
 pub use operators::{ForceReleased, Holding, MAX_HOLDINGS};
-pub use store::{Changes, GrantRow, LeaseRow};
+pub use store::{Changes, ClientRow, GrantRow, LeaseRow};

@@ -11,6 +11,7 @@ use super::event::{SemaphoreEvent, TARGET};
 use super::holder::Semaphore;
 use super::protocol::check_id;
 use super::store;
+use super::tap::Act;
 use crate::error::StorageError;
 use crate::time::Timestamp;
 
@@ -112,6 +113,14 @@ impl Semaphore {
         }
         let inner = self.inner();
         let now = inner.scheduler.now();
+        let act = inner.told.begin(
+            now,
+            Act::ForceRelease {
+                client_id,
+                group,
+                reason,
+            },
+        );
         let (writer, client, of_group) = (
             inner.clone(),
             client_id.to_owned(),
@@ -128,7 +137,9 @@ impl Semaphore {
             writer.apply(transaction, &changes, delta)?;
             Ok::<_, StorageError>(released)
         });
-        let released = written.await?;
+        let released = written.await;
+        inner.told.end(act, released.is_err());
+        let released = released?;
         if released != ForceReleased::default() {
             tracing::warn!(
                 target: TARGET,

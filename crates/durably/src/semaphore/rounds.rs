@@ -26,6 +26,7 @@ use super::leases::Leasing;
 use super::protocol::{GrantReply, PermitRequest, Reply};
 use super::round::{self, Policy, RoundInput, RoundOutcome};
 use super::store;
+use super::tap::{Act, Reading, Wait};
 use crate::error::StorageError;
 use crate::host::Sql;
 use crate::time::Timestamp;
@@ -59,6 +60,8 @@ type Answer = oneshot::Sender<Result<Reply, SemaphoreError>>;
 /// A request that waits for a round.
 struct Waiting {
     request: Arc<PermitRequest>,
+    /// The act that took it.
+    message: u64,
     answer: Answer,
     /// Until when it may be parked.
     until: Timestamp,
@@ -78,11 +81,12 @@ impl Inner {
     pub(super) fn request(
         self: Rc<Self>,
         mut request: PermitRequest,
+        act: u64,
+        now: Timestamp,
     ) -> Result<oneshot::Receiver<Result<Reply, SemaphoreError>>, SemaphoreError> {
         let (answer, receiver) = oneshot::channel();
         let entries = entries(&request);
-        let now = self.scheduler.now();
-        self.take_place_of(&request);
+        self.take_place_of(&request, act, now);
         {
             let mut waiting = self.rounds.waiting.borrow_mut();
             let settings = &self.settings;
@@ -98,6 +102,7 @@ impl Inner {
             self.rounds.named.borrow_mut().extend(name(&request));
             waiting.push(Waiting {
                 request: Arc::new(request),
+                message: act,
                 answer,
                 until,
             });
@@ -119,7 +124,7 @@ impl Inner {
     }
 
     /// A request that is repeated while it waits asks for nothing any more, in favour of `newer`.
-    fn take_place_of(&self, newer: &PermitRequest) {
+    fn take_place_of(&self, newer: &PermitRequest, act: u64, now: Timestamp) {
         let Some(newer) = name(newer) else { return };
         if !self.rounds.named.borrow_mut().remove(&newer) {
             return;
@@ -137,23 +142,24 @@ impl Inner {
             .partition(|parked| is_repeated(&parked.waiting));
         self.rounds.parked.replace(others);
         for parked in repeated {
-            self.answer_parked(parked, self.scheduler.now());
+            self.answer_parked(parked, act, now);
         }
     }
 
-    fn answer_parked(&self, parked: Parked, now: Timestamp) {
+    fn answer_parked(&self, parked: Parked, act: u64, now: Timestamp) {
         let entries = self.rounds.entries.get();
         let freed = self::entries(&parked.waiting.request);
         self.rounds.entries.set(entries.saturating_sub(freed));
-        self.answer(parked.waiting, parked.reply, now);
+        self.answer(parked.waiting, parked.reply, act, now);
     }
 
-    /// Answers a request as was decided at `now`. The grants of whoever gave up go back at their
-    /// claim deadline.
-    fn answer(&self, waiting: Waiting, reply: GrantReply, now: Timestamp) {
+    /// Answers a request as was decided at `now` by an act. The grants of whoever gave up go back at
+    /// their claim deadline.
+    fn answer(&self, waiting: Waiting, reply: GrantReply, act: u64, now: Timestamp) {
         let now = waiting.request.sent_at.map(|_| now);
-        let reply = GrantReply { now, ..reply };
-        let _ = waiting.answer.send(Ok(Reply::Grant(reply)));
+        let reply = Reply::Grant(GrantReply { now, ..reply });
+        self.told.answered(act, waiting.message, Ok(&reply));
+        let _ = waiting.answer.send(Ok(reply));
     }
 
     /// Has a round held for those that wait for capacity, for there may be some now.
@@ -183,6 +189,7 @@ impl Inner {
             .map_or(now, |start| (start + round_period).min(now + round_period));
         let delay = earliest.max(now + round_wait).since(now);
         let sleep = self.scheduler.host().sleep(delay);
+        let sleep = self.told.wait(Wait::Round, sleep);
         let inner = self.clone();
         // A task of the host: an object with waiting requests stays in memory.
         self.scheduler.spawn(async move {
@@ -207,7 +214,15 @@ impl Inner {
         rounds.named.take();
         // Whoever hung up does not wait any more.
         let mut parked = rounds.parked.take();
-        parked.retain(|parked| !parked.waiting.answer.is_canceled());
+        parked.retain(|parked| {
+            let left = parked.waiting.answer.is_canceled();
+            if left {
+                let message = parked.waiting.message;
+                self.told.act(start, Act::CallerLeft(message));
+            }
+            !left
+        });
+        let act = self.told.begin(start, Act::Round);
         let waiting = rounds.waiting.take();
         let requests = parked
             .iter()
@@ -215,10 +230,9 @@ impl Inner {
             .chain(&waiting)
             .map(|waiting| waiting.request.clone())
             .collect();
-        match self.run_round(start, requests, parked.len()).await {
+        match self.run_round(act, start, requests, parked.len()).await {
             Ok(mut outcome) => {
                 let now = self.scheduler.now();
-                rounds.contended.set(outcome.contended);
                 let replies = std::mem::take(&mut outcome.replies);
                 let matters = std::mem::take(&mut outcome.matters);
                 let before = parked
@@ -232,12 +246,13 @@ impl Inner {
                     };
                     let repeated = name(&waiting.request)
                         .is_some_and(|name| rounds.named.borrow().contains(&name));
-                    if matters || now >= waiting.until || repeated {
-                        self.answer(waiting, reply, start);
+                    if matters || start >= waiting.until || repeated {
+                        self.answer(waiting, reply, act, start);
                     } else {
                         self.park(waiting, reply, now);
                     }
                 }
+                self.told.end(act, false);
                 for event in outcome.events(now) {
                     self.tell(&event);
                 }
@@ -250,8 +265,11 @@ impl Inner {
                 );
                 let parked = parked.into_iter().map(|parked| parked.waiting);
                 for waiting in parked.chain(waiting) {
+                    self.told.answered(act, waiting.message, Err(&error));
                     let _ = waiting.answer.send(Err(error.clone()));
                 }
+                self.told
+                    .end(act, !matches!(error, SemaphoreError::Limit(_)));
             }
         }
     }
@@ -266,6 +284,8 @@ impl Inner {
             .set(rounds.entries.get() + entries(&waiting.request));
         rounds.named.borrow_mut().extend(name(&waiting.request));
         let sleep = self.scheduler.host().sleep(waiting.until.since(now));
+        let message = waiting.message;
+        let sleep = self.told.wait(Wait::Parked(message), sleep);
         let (timer, ended) = oneshot::channel();
         let inner = self.clone();
         self.scheduler.spawn(async move {
@@ -280,7 +300,9 @@ impl Inner {
                     inner.rounds.named.borrow_mut().remove(&name);
                 }
                 let now = inner.scheduler.now();
-                inner.answer_parked(parked, now);
+                let act = inner.told.begin(now, Act::WaitEnded(message));
+                inner.answer_parked(parked, act, now);
+                inner.told.end(act, false);
             }
         });
         rounds.parked.borrow_mut().push(Parked {
@@ -293,11 +315,15 @@ impl Inner {
 
     async fn run_round(
         self: &Rc<Self>,
+        act: u64,
         start: Timestamp,
         requests: Vec<Arc<PermitRequest>>,
         parked: usize,
     ) -> Result<RoundOutcome, SemaphoreError> {
-        let limit = self.limits.limit(&**self.scheduler.host()).await?;
+        let limit = self.limits.limit(&**self.scheduler.host()).await;
+        let read = limit.as_ref().ok().copied();
+        self.told.read(act, Reading::Limit(read));
+        let limit = limit?;
         let leasing = self.leasing();
         let mut groups: BTreeSet<String> = requests
             .iter()
@@ -309,6 +335,9 @@ impl Inner {
             groups.extend(leased.map(|(group, _)| group.to_owned()));
         }
         let policies = self.policies(groups).await;
+        for (group, policy) in &policies {
+            self.told.read(act, Reading::Group(group, *policy));
+        }
         let inner = self.clone();
         let outcome = self.scheduler.transaction(move |transaction| {
             let sql = transaction.sql();
@@ -334,6 +363,9 @@ impl Inner {
             let mut outcome = round::decide(input, &inner.ledger.borrow(), &mut next_id);
             let delta = std::mem::take(&mut outcome.delta);
             inner.apply(transaction, &outcome.changes, delta)?;
+            let (contended, inner) = (outcome.contended, inner.clone());
+            // Before any report that comes after it is taken.
+            transaction.on_release(Box::new(move || inner.rounds.contended.set(contended)));
             Ok::<_, StorageError>(outcome)
         });
         Ok(outcome.await?)

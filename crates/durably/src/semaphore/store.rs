@@ -1,6 +1,8 @@
 //! The holder's tables and every statement on them. What is written is decided in
 //! [`round`](super::round).
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::StorageError;
 use crate::host::{Row, Sql};
 use crate::migrations::Migration;
@@ -63,7 +65,8 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
 
 /// A stored grant. Always `released <= claimed <= permits` and `released < permits`: a grant that
 /// has nothing outstanding is deleted.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct GrantRow {
     /// Names the grant; rises with every grant that the object makes.
     pub grant_id: String,
@@ -82,11 +85,13 @@ pub struct GrantRow {
     /// The claim deadline: what is unclaimed from here on goes back.
     pub expires_at: Timestamp,
     /// The request that it was made for, if that named itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
 }
 
 /// A stored lease. Always `released < permits`: a lease that has no footprint is deleted.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct LeaseRow {
     /// Names the lease; rises with every lease that the object makes.
     pub lease_id: String,
@@ -103,9 +108,23 @@ pub struct LeaseRow {
     /// No permit is drawn from here on, unless a report comes before.
     pub expires_at: Timestamp,
     /// No permit is drawn any more; what was drawn still counts.
+    #[serde(default)]
     pub retired: bool,
     /// The request that it was made for, if that named itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
+}
+
+/// A client without storage.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientRow {
+    /// The client.
+    pub client_id: String,
+    /// How long it may be silent.
+    pub ttl_ms: u64,
+    /// Until when it may be silent now.
+    pub expires_at: Timestamp,
 }
 
 impl LeaseRow {
@@ -467,7 +486,6 @@ pub(super) fn sums(sql: &dyn Sql) -> Result<Ledger, StorageError> {
 }
 
 /// All grants by creation time, then insertion.
-#[cfg(feature = "testing")]
 pub(super) fn all_grants(sql: &dyn Sql) -> Result<Vec<GrantRow>, StorageError> {
     sql.all(
         "SELECT grant_id, client_id, grp, permits, claimed, released, created_at, expires_at,
@@ -479,7 +497,6 @@ pub(super) fn all_grants(sql: &dyn Sql) -> Result<Vec<GrantRow>, StorageError> {
 }
 
 /// All leases by creation time, then insertion.
-#[cfg(feature = "testing")]
 pub(super) fn all_leases(sql: &dyn Sql) -> Result<Vec<LeaseRow>, StorageError> {
     sql.all(
         "SELECT lease_id, client_id, grp, permits, released, created_at, expires_at, retired,
@@ -488,6 +505,34 @@ pub(super) fn all_leases(sql: &dyn Sql) -> Result<Vec<LeaseRow>, StorageError> {
         &[],
         read_lease,
     )
+}
+
+/// All clients without storage, by id.
+pub(super) fn all_clients(sql: &dyn Sql) -> Result<Vec<ClientRow>, StorageError> {
+    sql.all(
+        "SELECT client_id, ttl, expires_at FROM durability_semaphore_clients ORDER BY client_id",
+        &[],
+        |row| {
+            Ok(ClientRow {
+                client_id: row.string(0)?,
+                ttl_ms: row.count(1)?,
+                expires_at: row.time(2)?,
+            })
+        },
+    )
+}
+
+#[cfg(feature = "testing")]
+pub(super) fn insert_client(sql: &dyn Sql, row: &ClientRow) -> Result<(), StorageError> {
+    sql.execute(
+        "INSERT INTO durability_semaphore_clients (client_id, ttl, expires_at) VALUES (?, ?, ?)",
+        &[
+            (&row.client_id).into(),
+            row.ttl_ms.into(),
+            row.expires_at.into(),
+        ],
+    )?;
+    Ok(())
 }
 
 /// Writes what a decision changed.

@@ -8,7 +8,9 @@ mod store;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +22,7 @@ use crate::host::{Host, LocalFuture, Object, Sql};
 use crate::migrations::Migration;
 use crate::scheduler::{Participant, Scheduler, SchedulerConfig};
 use crate::semaphore::protocol::{Message, Reply};
+use crate::semaphore::recording::Recording;
 use crate::semaphore::{
     ForceReleased, Holding, LeaseOptions, Semaphore, SemaphoreError, Standing, Usage,
 };
@@ -51,6 +54,8 @@ pub struct AccountConfig {
     pub round_period: Duration,
     /// Permits that are not claimed for this long return.
     pub grant_timeout: Duration,
+    /// Where what the holders receive and answer is written down, if it is.
+    pub recorder: Option<Arc<dyn Recorder>>,
 }
 
 impl AccountConfig {
@@ -79,6 +84,13 @@ impl AccountConfig {
         check_duration("round_period", self.round_period)?;
         check_duration("grant_timeout", self.grant_timeout)
     }
+}
+
+/// Takes the lines of recordings; see [`Recording`].
+pub trait Recorder: fmt::Debug + Send + Sync {
+    /// Takes a line of the recording of the holder of `key`, without waiting for it to be written.
+    /// `false` if it cannot: the rest of the recording is worth nothing then.
+    fn line(&self, key: &str, line: String) -> bool;
 }
 
 /// A list of shards, and which of the account's lists it is: later ones have higher versions.
@@ -174,7 +186,15 @@ impl AccountLimit {
         let (for_limit, for_groups) = (settings.clone(), settings.clone());
         let (default_limit, default_group_limit) =
             (config.default_limit, config.default_group_limit);
-        let semaphore = Semaphore::builder(&scheduler)
+        let mut builder = Semaphore::builder(&scheduler);
+        let recording = config.recorder.map(|recorder| {
+            let key = scheduler.host().name().to_owned();
+            Recording::new(Box::new(move |line| recorder.line(&key, line)))
+        });
+        if let Some(recording) = &recording {
+            builder = builder.tap(recording.clone());
+        }
+        let semaphore = builder
             .limit_with(move || {
                 let limit = for_limit
                     .limit(store::WHOLE_ACCOUNT)
@@ -197,6 +217,12 @@ impl AccountLimit {
             default_leases: config.default_leases,
         };
         account.semaphore.set_leases(account.leases())?;
+        if let Some(recording) = recording {
+            let key = account.scheduler.host().name();
+            if let Err(error) = recording.start(key, &account.semaphore).await {
+                tracing::error!(error = %error, key, "durability.recording.failed");
+            }
+        }
         Ok(account)
     }
 
