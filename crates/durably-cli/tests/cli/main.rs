@@ -9,5 +9,6 @@ mod flows;
 mod holders;
 mod kill;
 mod ndjson;
+mod record;
 mod startup;
 mod support;

@@ -22,8 +22,8 @@ use crate::error::SystemError;
 use crate::host::wall_clock;
 use crate::key::Key;
 
-/// How long a line waits for others at most before it is written.
-const FLUSH_EVERY: Duration = Duration::from_secs(1);
+/// How long a line waits for others at most before it is written; lost if the process is killed.
+const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
 /// How much waits in memory before it is written early.
 const FLUSH_BYTES: usize = 1 << 20;

@@ -40,6 +40,8 @@ pub(super) struct Rounds {
     parked: RefCell<Vec<Parked>>,
     /// Which of them name themselves.
     named: RefCell<BTreeSet<Name>>,
+    /// By which act, and when, each name came first since the last round started.
+    came: RefCell<BTreeMap<Name, (u64, Timestamp)>>,
     /// Demands and reports of the waiting requests.
     entries: Cell<u64>,
     /// A round is scheduled or running, and takes care of the next one when it ends.
@@ -99,7 +101,11 @@ impl Inner {
             }
             round::accept(&mut request, now);
             let until = now + self.longest_wait(&request);
-            self.rounds.named.borrow_mut().extend(name(&request));
+            if let Some(name) = name(&request) {
+                let mut came = self.rounds.came.borrow_mut();
+                came.entry(name.clone()).or_insert((act, now));
+                self.rounds.named.borrow_mut().insert(name);
+            }
             waiting.push(Waiting {
                 request: Arc::new(request),
                 message: act,
@@ -212,6 +218,7 @@ impl Inner {
         rounds.capacity_came.set(false);
         rounds.entries.set(0);
         rounds.named.take();
+        rounds.came.take();
         // Whoever hung up does not wait any more.
         let mut parked = rounds.parked.take();
         parked.retain(|parked| {
@@ -244,12 +251,15 @@ impl Inner {
                         Some(before) => round::merged(before, reply),
                         None => reply,
                     };
-                    let repeated = name(&waiting.request)
-                        .is_some_and(|name| rounds.named.borrow().contains(&name));
-                    if matters || start >= waiting.until || repeated {
-                        self.answer(waiting, reply, act, start);
-                    } else {
-                        self.park(waiting, reply, now);
+                    let name = name(&waiting.request);
+                    let newer = name.and_then(|name| rounds.came.borrow().get(&name).copied());
+                    match newer {
+                        _ if matters || start >= waiting.until => {
+                            self.answer(waiting, reply, act, start);
+                        }
+                        // As if it had been parked before that came.
+                        Some((newer, at)) => self.answer(waiting, reply, newer, at),
+                        None => self.park(waiting, reply, now),
                     }
                 }
                 self.told.end(act, false);
