@@ -67,12 +67,23 @@ async fn trouble(network: &Network, random: &mut Random) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_share_a_budget_whoever_dies_and_whatever_the_network_does() {
+    let group_limit = format!("--default-group-limit={GROUP_LIMIT}");
+    share(&[&group_limit], Some(GROUP_LIMIT)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_share_it_by_leases_as_well() {
+    share(&["--lease-permits=3", "--lease-ttl=2s"], None).await;
+}
+
+/// Two servers run jobs within budgets that a third gives out by `settings`.
+async fn share(settings: &[&str], group_limit: Option<u64>) {
     let seed = RandomState::new().hash_one(0) | 1;
     let endpoint = Endpoint::start().await;
-    let budgets = holders(&endpoint).args([
-        &*format!("--default-limit={ACCOUNT_LIMIT}"),
-        &*format!("--default-group-limit={GROUP_LIMIT}"),
-    ]);
+    let mut budgets = holders(&endpoint).args([&*format!("--default-limit={ACCOUNT_LIMIT}")]);
+    for setting in settings {
+        budgets = budgets.args([setting]);
+    }
     let networks = [Network::start().await, Network::start().await];
     let fronts = [0, 1].map(|index| shards(&endpoint, &networks[index]));
     let servers: [Place; 2] = [
@@ -116,7 +127,7 @@ async fn servers_share_a_budget_whoever_dies_and_whatever_the_network_does() {
         .flat_map(|name| (0..JOBS).map(move |index| format!("{name}-{index}")))
         .collect();
     until_all_ran(&endpoint, ids).await;
-    check_limits(&endpoint, ACCOUNT_LIMIT, GROUP_LIMIT);
+    check_limits(&endpoint, ACCOUNT_LIMIT, group_limit);
     // All permits return, whichever server is asked.
     let front = servers[0].read().await;
     until_permits_return(front.as_ref().unwrap(), ACCOUNTS).await;

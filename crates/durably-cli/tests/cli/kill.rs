@@ -53,7 +53,7 @@ async fn nothing_is_lost_and_no_limit_passed_however_often_the_server_is_killed(
     futures::join!(submit(&server, jobs, lengths), killing);
     let ids = (0..JOBS).map(|index| format!("job-{index}")).collect();
     until_all_ran(&endpoint, ids).await;
-    check_limits(&endpoint, ACCOUNT_LIMIT, GROUP_LIMIT);
+    check_limits(&endpoint, ACCOUNT_LIMIT, Some(GROUP_LIMIT));
     // Every permit returns, and the server knows the end of every job.
     let server = server.read().await;
     let server = server.as_ref().unwrap();
