@@ -14,7 +14,7 @@ use crate::support::load::{
     Place, Random, check_limits, submit, until_all_ran, until_permits_return,
 };
 use crate::support::network::Network;
-use crate::support::{Setup, until};
+use crate::support::{Server, Setup, until};
 
 const BLOWS: usize = 20;
 const ACCOUNTS: usize = 4;
@@ -47,8 +47,14 @@ fn job(server: &str, index: usize, ms: u64) -> Value {
 async fn kill(place: &Place, setup: &Setup) {
     let running = place.write().await.take();
     running.expect("a server").kill().await;
-    let started = setup.start().await;
-    *place.write().await = Some(started);
+    *place.write().await = Some(opened(setup).await);
+}
+
+/// A server that is asked with the token, should it want one.
+async fn opened(setup: &Setup) -> Server {
+    let mut server = setup.start().await;
+    server.token = Some(TOKEN.to_owned());
+    server
 }
 
 /// Keeps the network in trouble for a while; what was held back may be lost as well.
@@ -67,22 +73,24 @@ async fn trouble(network: &Network, random: &mut Random) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_share_a_budget_whoever_dies_and_whatever_the_network_does() {
-    let group_limit = format!("--default-group-limit={GROUP_LIMIT}");
-    share(&[&group_limit], Some(GROUP_LIMIT)).await;
+    share(Some(GROUP_LIMIT), None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_share_it_by_leases_as_well() {
-    share(&["--lease-permits=3", "--lease-ttl=2s"], None).await;
+    // Grants leave three permits of five alone.
+    let provisioning = json!({"mode": "under", "reserve": 3});
+    let leases = json!({"provisioning": provisioning, "permitsPerLease": 2, "ttlMs": 2000});
+    share(None, Some(leases)).await;
 }
 
-/// Two servers run jobs within budgets that a third gives out by `settings`.
-async fn share(settings: &[&str], group_limit: Option<u64>) {
+/// Two servers run jobs within the budgets of a third.
+async fn share(group_limit: Option<u64>, leases: Option<Value>) {
     let seed = RandomState::new().hash_one(0) | 1;
     let endpoint = Endpoint::start().await;
     let mut budgets = holders(&endpoint).args([&*format!("--default-limit={ACCOUNT_LIMIT}")]);
-    for setting in settings {
-        budgets = budgets.args([setting]);
+    if let Some(limit) = group_limit {
+        budgets = budgets.args([&*format!("--default-group-limit={limit}")]);
     }
     let networks = [Network::start().await, Network::start().await];
     let fronts = [0, 1].map(|index| shards(&endpoint, &networks[index]));
@@ -90,7 +98,14 @@ async fn share(settings: &[&str], group_limit: Option<u64>) {
         RwLock::new(Some(fronts[0].start().await)),
         RwLock::new(Some(fronts[1].start().await)),
     ];
-    let holder: Place = RwLock::new(Some(budgets.start().await));
+    let holder: Place = RwLock::new(Some(opened(&budgets).await));
+    for index in 0..ACCOUNTS {
+        let holder = holder.read().await;
+        let path = format!("accounts/account-{index}/leases");
+        let leases = json!({ "leases": leases });
+        let (status, answer) = holder.as_ref().unwrap().put(&path, &leases).await;
+        assert_eq!(status, 200, "{answer}");
+    }
     let lead = async || {
         let address = holder.read().await.as_ref().unwrap().address;
         for network in &networks {
@@ -99,8 +114,9 @@ async fn share(settings: &[&str], group_limit: Option<u64>) {
     };
     lead().await;
     let mut random = Random(!seed | 1);
+    let mut leased = 0;
     let blows = async {
-        for _ in 0..BLOWS {
+        for number in 0..BLOWS {
             tokio::time::sleep(Duration::from_millis(random.below(400))).await;
             let side = random.below(2) as usize;
             match random.below(4) {
@@ -112,6 +128,10 @@ async fn share(settings: &[&str], group_limit: Option<u64>) {
                 2 => networks[side].cut(),
                 _ => trouble(&networks[side], &mut random).await,
             }
+            let path = format!("accounts/account-{}/usage", number % ACCOUNTS);
+            let holder = holder.read().await;
+            let (_, usage) = holder.as_ref().unwrap().get(&path).await;
+            leased += usage["leased"].as_u64().unwrap();
         }
     };
     let load = |side: usize| {
@@ -122,6 +142,7 @@ async fn share(settings: &[&str], group_limit: Option<u64>) {
         submit(&servers[side], jobs, random)
     };
     futures::join!(load(0), load(1), blows);
+    assert_eq!(leased > 0, leases.is_some());
     let ids: BTreeSet<String> = ["left", "right"]
         .into_iter()
         .flat_map(|name| (0..JOBS).map(move |index| format!("{name}-{index}")))
@@ -174,8 +195,7 @@ async fn a_server_takes_jobs_before_its_holders_are_there() {
 async fn limits_and_usage_are_those_of_the_holders_on_every_server() {
     let endpoint = Endpoint::start().await;
     let network = Network::start().await;
-    let mut budgets = holders(&endpoint).start().await;
-    budgets.token = Some(TOKEN.to_owned());
+    let budgets = opened(&holders(&endpoint)).await;
     network.lead_to(budgets.address);
     let front = shards(&endpoint, &network).start().await;
 
@@ -267,4 +287,42 @@ async fn a_wrong_token_or_server_is_told_and_no_token_is_logged() {
     let log = log.await;
     assert!(log.contains("holders_refused"), "{log}");
     assert!(!log.contains("not-the-secret"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_of_one_name_on_two_servers_are_two_clients_in_all_their_lives() {
+    let endpoint = Endpoint::start().await;
+    let network = Network::start().await;
+    let budgets = opened(&holders(&endpoint)).await;
+    network.lead_to(budgets.address);
+    let setups = [shards(&endpoint, &network), shards(&endpoint, &network)];
+    let clients = |count: usize| {
+        let budgets = &budgets;
+        async move {
+            until("each job to hold a permit", || async {
+                let (_, listed) = budgets.get("accounts/acme/holders").await;
+                let holders = listed["holders"].as_array().unwrap();
+                let granted = |holder: &Value| holder["granted"].as_u64().unwrap();
+                let all = holders.iter().map(granted).sum::<u64>() == count as u64;
+                let ids = holders.iter().map(|it| it["clientId"].to_string());
+                all.then(|| ids.collect::<BTreeSet<String>>())
+            })
+            .await
+        }
+    };
+    let one = json!({"shards": ["one"]});
+    let job = |id: String| json!({"account": "acme", "id": id, "body": {"hold": true}});
+    let mut known = BTreeSet::new();
+    for life in 0..2 {
+        for (index, setup) in setups.iter().enumerate() {
+            let front = setup.start().await;
+            front.put("accounts/acme/shards", &one).await;
+            front.post("jobs", &job(format!("{index}-{life}"))).await;
+            let holding = clients(2 * life + index + 1).await;
+            known.extend(holding.iter().cloned());
+            front.kill().await;
+        }
+        // Each server one, and the same again.
+        assert_eq!(known.len(), 2);
+    }
 }

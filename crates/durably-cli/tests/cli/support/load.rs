@@ -76,7 +76,7 @@ pub(crate) async fn until_all_ran(endpoint: &Endpoint, ids: BTreeSet<String>) {
     assert!(ran == ids);
 }
 
-/// Checks that no account or group ever had more running than it may, and that some had as many.
+/// Checks that no account or group ever had more running than it may, and that some came near.
 pub(crate) fn check_limits(endpoint: &Endpoint, account_limit: u64, group_limit: Option<u64>) {
     let seen = endpoint.seen();
     for (of_group, limit) in [(false, Some(account_limit)), (true, group_limit)] {
@@ -91,7 +91,9 @@ pub(crate) fn check_limits(endpoint: &Endpoint, account_limit: u64, group_limit:
                 most = most.max(*highest);
             }
         }
-        assert_eq!(most, limit, "not worth testing: {:?}", seen.highest);
+        // Where a limit is given out in parts, one of them may be idle.
+        let worth_testing = most + 1 >= limit;
+        assert!(worth_testing, "never near {limit}: {:?}", seen.highest);
     }
 }
 
