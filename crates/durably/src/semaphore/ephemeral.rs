@@ -47,8 +47,14 @@ impl Inner {
             let expired = self.scheduler.transaction(move |transaction| {
                 let sql = transaction.sql();
                 let clients = store::expired_clients(sql, now, BATCH)?;
+                let is_last = (clients.len() as u64) < BATCH;
                 let mut expired: Vec<(String, ForceReleased)> = Vec::new();
                 for client_id in clients {
+                    // Whose request waits here is alive, though it has nothing to say meanwhile.
+                    if inner.rounds.is_waited_by(&client_id) {
+                        store::renew_client(sql, &client_id, now)?;
+                        continue;
+                    }
                     let grants = store::grants_of_client(sql, &client_id)?;
                     let leases = store::leases_of_client(sql, &client_id)?;
                     let mut book = Book::new(grants, leases);
@@ -60,12 +66,9 @@ impl Inner {
                 }
                 let any = store::knows_clients(sql)?;
                 transaction.on_release(Box::new(move || inner.ephemeral.set(any)));
-                Ok::<_, StorageError>(expired)
+                Ok::<_, StorageError>((expired, is_last))
             });
-            let expired = expired.await?;
-            if expired.is_empty() {
-                break;
-            }
+            let (expired, is_last) = expired.await?;
             for (client_id, released) in expired {
                 self.tell(&SemaphoreEvent::ClientExpired {
                     timestamp: now,
@@ -73,6 +76,9 @@ impl Inner {
                     granted: released.granted,
                     leased: released.leased,
                 });
+            }
+            if is_last {
+                break;
             }
         }
         Ok(())

@@ -207,11 +207,11 @@ pub enum Leasing {
 }
 
 impl Leasing {
-    /// As it is with these options while so many leases are stored.
-    pub fn new(options: Option<LeaseOptions>, stored: u64) -> Leasing {
+    /// As it is with these options while leases of so many permits are stored.
+    pub fn new(options: Option<LeaseOptions>, footprint: u64) -> Leasing {
         match options {
             Some(options) => Leasing::On(options),
-            None if stored > 0 => Leasing::WindingDown,
+            None if footprint > 0 => Leasing::WindingDown,
             None => Leasing::Off,
         }
     }

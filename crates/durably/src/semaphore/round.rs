@@ -18,7 +18,7 @@ use super::event::{GroupUsage, SemaphoreEvent, Usage};
 use super::leases::{Leasing, Pass, Passed};
 use super::ledger::{Delta, Ledger};
 use super::protocol::{
-    Blocked, BlockedReason, Demand, Grant, GrantReply, LeaseGrant, PermitRequest,
+    Blocked, BlockedReason, Demand, Grant, GrantReply, LeaseGrant, LeaseReport, PermitRequest,
 };
 use super::store::{Changes, GrantRow, LeaseRow};
 use crate::time::{MAX_SAFE_INTEGER, Timestamp};
@@ -190,15 +190,16 @@ pub fn decide(
             .map(|report| book.report(client, report, now))
             .collect();
         let mut echoes = Echoes::default();
+        let mut is_news = !grant_results.is_empty();
         if leasing.is_active() && !is_parked {
             for report in request.leases.iter().flatten() {
                 let echo = book.report_lease(client, report, &leasing, now);
                 charge = added(charge, echo.charge);
+                is_news |= ends(report, &echo.lease, now);
                 echoes.put(echo.lease);
             }
         }
-        let stopped = echoes.list.iter().any(|lease| lease.expires_at <= now);
-        matters.push(stopped || !grant_results.is_empty());
+        matters.push(is_news);
         replies.push(GrantReply {
             grants: Vec::new(),
             blocked: Vec::new(),
@@ -274,6 +275,12 @@ pub fn decide(
         requested: served.requested,
         granted: served.granted,
     }
+}
+
+/// Whether a client learns from the echo of its report that a lease has ended: that it must not be
+/// drawn from, is unknown or is settled. Of one that it has given back, only the latter.
+fn ends(report: &LeaseReport, echo: &LeaseGrant, now: Timestamp) -> bool {
+    echo.expires_at <= now && (!report.retired || echo.permits <= report.released)
 }
 
 /// What a parked request is told in the end: what its first round answered, and what has come since.

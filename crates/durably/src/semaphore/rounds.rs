@@ -38,6 +38,8 @@ pub(super) struct Rounds {
     waiting: RefCell<Vec<Waiting>>,
     /// For capacity. Empty while a round is held: then they are in it.
     parked: RefCell<Vec<Parked>>,
+    /// In the round that is held.
+    in_round: RefCell<Vec<Arc<PermitRequest>>>,
     /// Which of them name themselves.
     named: RefCell<BTreeSet<Name>>,
     /// By which act, and when, each name came first since the last round started.
@@ -77,6 +79,17 @@ struct Parked {
     serial: u64,
     /// Ends the task that ends the wait.
     _timer: oneshot::Sender<()>,
+}
+
+impl Rounds {
+    /// Whether a request of a client waits.
+    pub(super) fn is_waited_by(&self, client_id: &str) -> bool {
+        let is_of = |request: &PermitRequest| request.client_id == client_id;
+        let parked = self.parked.borrow();
+        self.in_round.borrow().iter().any(|request| is_of(request))
+            || self.waiting.borrow().iter().any(|one| is_of(&one.request))
+            || parked.iter().any(|one| is_of(&one.waiting.request))
+    }
 }
 
 impl Inner {
@@ -236,8 +249,11 @@ impl Inner {
             .map(|parked| &parked.waiting)
             .chain(&waiting)
             .map(|waiting| waiting.request.clone())
-            .collect();
-        match self.run_round(act, start, requests, parked.len()).await {
+            .collect::<Vec<_>>();
+        rounds.in_round.replace(requests.clone());
+        let held = self.run_round(act, start, requests, parked.len()).await;
+        rounds.in_round.take();
+        match held {
             Ok(mut outcome) => {
                 let now = self.scheduler.now();
                 let replies = std::mem::take(&mut outcome.replies);

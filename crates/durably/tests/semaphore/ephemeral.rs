@@ -85,3 +85,26 @@ fn whoever_waits_for_capacity_is_given_what_a_silent_client_lost() {
     setup.world.advance(ms(500));
     assert_eq!(waiting.granted().grants[0].permits, 1);
 }
+
+#[test]
+fn a_client_without_storage_whose_request_waits_is_not_silent() {
+    let setup = Setup::new(|builder| builder.limit(1));
+    let first = setup.send(ephemeral(request("worker", &[("a", 1)]), 5_000));
+    setup.world.advance(ms(300));
+    let grant_id = first.granted().grants[0].grant_id.clone();
+    setup.sync(claim("worker", &grant_id, 1, 0));
+    let mut waiting = request("worker", &[("a", 1)]);
+    waiting["waitMs"] = 60_000.into();
+    let waiting = setup.send(waiting);
+    setup.world.advance(ms(20_000));
+    assert_eq!(expired(&setup), []);
+    assert_eq!(setup.usage().unwrap().granted, 1);
+    assert!(waiting.is_waiting(), "its own work has the permit");
+    setup.sync(claim("worker", &grant_id, 1, 1));
+    setup.world.advance(ms(300));
+    assert_eq!(waiting.granted().grants[0].permits, 1);
+    // Silent from then on.
+    setup.world.advance(ms(6_000));
+    assert_eq!(expired(&setup).len(), 1);
+    assert_eq!(setup.world.next_timer(), None);
+}

@@ -311,3 +311,32 @@ fn a_waiting_request_fails_with_its_instance_and_when_the_limit_cannot_be_read()
     setup.world.run_until_idle();
     assert_eq!(sent.failure(), "ended");
 }
+
+#[test]
+fn what_still_runs_under_a_retired_lease_keeps_nobody_from_waiting() {
+    let setup = Setup::new(|builder| builder.limit(3).leases(LeaseOptions::default()));
+    let first = setup.send(with_leases(request("c1", &[("a", 1)]), json!([])));
+    setup.world.advance(ms(300));
+    let first = first.granted();
+    setup.sync(claim("c1", &first.grants[0].grant_id, 1, 0));
+    let lease = first.leases.expect("leases")[0].lease_id.clone();
+    let report = |released: u64| {
+        json!([{"leaseId": lease, "drawn": 2, "released": released, "retired": true}])
+    };
+    setup.sync(with_leases(sync("c1"), report(0)));
+
+    // It says nothing new about its lease, and neither does the holder.
+    let message = with_leases(waiting("c1", &[("a", 1)], 20_000), report(0));
+    let sent = setup.send(named(message, "r2"));
+    setup.world.advance(ms(5_000));
+    assert!(sent.is_waiting());
+    setup.sync(with_leases(sync("c1"), report(1)));
+    setup.world.advance(ms(100));
+    assert_eq!(permits(&sent.granted()), 1);
+
+    // That a lease is settled is news.
+    let message = with_leases(waiting("c1", &[("b", 1)], 20_000), report(2));
+    let sent = setup.send(message);
+    setup.world.advance(ms(300));
+    assert!(!sent.is_waiting());
+}
