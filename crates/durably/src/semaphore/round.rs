@@ -18,10 +18,15 @@ use super::event::{GroupUsage, SemaphoreEvent, Usage};
 use super::leases::{Leasing, Pass, Passed};
 use super::ledger::{Delta, Ledger};
 use super::protocol::{
-    Blocked, BlockedReason, Demand, Grant, GrantReply, LeaseGrant, LeaseReport, PermitRequest,
+    Blocked, BlockedReason, Demand, Grant, GrantReply, LeaseGrant, LeaseReport, MAX_LIST_LENGTH,
+    PermitRequest,
 };
 use super::store::{Changes, GrantRow, LeaseRow};
 use crate::time::{MAX_SAFE_INTEGER, Timestamp};
+
+/// Of how many leases that a request does not report it is told that they are over. The others' turn
+/// comes with the next one, so that the list stays short enough to be read.
+const MAX_STOPPED: usize = MAX_LIST_LENGTH / 4;
 
 /// What a group may receive in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -393,7 +398,15 @@ impl<'a> Told<'a> {
         let mut echoes = Echoes::of(list);
         let passed = self.passed.get(client).into_iter().flatten();
         let mut told = false;
+        let mut stopped = 0;
         for lease in passed {
+            let is_reported = echoes.places.contains_key(&lease.lease_id);
+            if request.request_id.is_some() && !is_reported && lease.expires_at <= now {
+                if stopped == MAX_STOPPED {
+                    continue;
+                }
+                stopped += 1;
+            }
             echoes.put((*lease).clone());
             told = true;
         }
@@ -411,6 +424,12 @@ impl<'a> Told<'a> {
                 let mut lease = row.told(now);
                 if row.request_id.as_ref() != Some(request_id) {
                     lease.expires_at = now;
+                }
+                if lease.expires_at <= now {
+                    if stopped == MAX_STOPPED {
+                        continue;
+                    }
+                    stopped += 1;
                 }
                 echoes.put(lease);
                 told = true;

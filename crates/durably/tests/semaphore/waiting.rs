@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use durably::Timestamp;
-use durably::semaphore::protocol::{BlockedReason, GrantReply};
+use durably::semaphore::protocol::{BlockedReason, GrantReply, Reply};
 use durably::semaphore::{LeaseOptions, SemaphoreEvent};
 use serde_json::{Value, json};
 
@@ -339,4 +339,42 @@ fn what_still_runs_under_a_retired_lease_keeps_nobody_from_waiting() {
     let sent = setup.send(message);
     setup.world.advance(ms(300));
     assert!(!sent.is_waiting());
+}
+
+#[test]
+fn an_answer_that_tells_of_very_many_leases_can_be_read() {
+    let options = LeaseOptions {
+        max_groups: 10_000,
+        permits_per_lease: 1,
+        ..LeaseOptions::default()
+    };
+    let setup = Setup::new(move |builder| builder.limit(100_000).leases(options.clone()));
+    for (id, groups) in [("r1", 0..3_000), ("r2", 3_000..6_000)] {
+        let groups: Vec<String> = groups.map(|n| format!("g{n}")).collect();
+        let demand: Vec<(&str, u64)> = groups.iter().map(|group| (group.as_str(), 1)).collect();
+        setup.send(named(with_leases(request("c1", &demand), json!([])), id));
+        setup.world.advance(ms(300));
+    }
+    // None of these answers arrived.
+    let mut left = 6_000;
+    while left > 0 {
+        let message = with_leases(request("c1", &[]), json!([]));
+        let sent = setup.send(named(message, "r3"));
+        setup.world.advance(ms(300));
+        let answer = Reply::Grant(sent.granted());
+        let json = serde_json::to_vec(&answer).expect("answers have a JSON form");
+        let Ok(Reply::Grant(answer)) = Reply::from_json(&json) else {
+            panic!("it cannot be read");
+        };
+        let told = answer.leases.expect("leases");
+        left -= told.len();
+        let reports: Vec<Value> = told
+            .iter()
+            .map(|lease| {
+                json!({"leaseId": lease.lease_id, "drawn": 0, "released": 0, "retired": true})
+            })
+            .collect();
+        setup.sync(with_leases(sync("c1"), json!(reports)));
+    }
+    assert_eq!(setup.usage().expect("usage").leased, 0);
 }

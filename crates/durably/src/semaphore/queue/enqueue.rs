@@ -97,9 +97,7 @@ pub(super) fn enqueue(
         events,
         pending: (!waiting.is_empty() || !draws.is_empty()).then_some(Timestamp::ZERO),
         apply: Box::new(move |book| {
-            for (key, group, place) in waiting {
-                book.enqueued(&key, &group, place);
-            }
+            book.enqueued(waiting);
             for (key, id) in requests {
                 book.request_set(&key, Some(id.into()));
             }

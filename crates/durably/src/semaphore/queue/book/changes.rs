@@ -1,6 +1,8 @@
 //! How the book follows the rows: what they say when the object opens, and what each transaction
 //! changes.
 
+use std::collections::BTreeSet;
+
 use super::jobs::disarm;
 use super::{Assignment, Book, Grant, Group, Held, Job, Lane, Name, Origin, Place, name_in};
 use crate::semaphore::queue::claim::{Claim, Verdict};
@@ -101,12 +103,19 @@ impl Book {
 
     // What transactions change.
 
-    /// A new item was stored under [`next_seq`](Self::next_seq).
-    pub(in super::super) fn enqueued(&mut self, key: &str, group: &str, place: Place) {
-        let key = name_in(&self.keys, key);
-        self.next_seq = self.next_seq.max(place.seq + 1);
-        self.add_waiting(&key, &group.into(), 1, place);
-        self.touch(&key);
+    /// New items that wait were stored, by key, group and place, from [`next_seq`](Self::next_seq) on.
+    pub(in super::super) fn enqueued(&mut self, items: Vec<(String, String, Place)>) {
+        let mut keys = BTreeSet::new();
+        for (key, group, place) in items {
+            let key = name_in(&self.keys, &key);
+            self.next_seq = self.next_seq.max(place.seq + 1);
+            self.add_waiting(&key, &group.into(), 1, place);
+            keys.insert(key);
+        }
+        // Once for all items: what is to be done about a key may depend on all its groups.
+        for key in &keys {
+            self.touch(key);
+        }
     }
 
     /// A waiting item is gone; `next` is then the oldest of its group if it was that.

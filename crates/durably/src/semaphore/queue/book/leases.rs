@@ -114,7 +114,8 @@ impl Book {
     }
 
     /// What a request reports of leases: all that are not settled, those first whose undrawn permits
-    /// would otherwise count as drawn.
+    /// would otherwise count as drawn; at most half of what a list may have, since the answer tells of
+    /// others as well.
     pub(super) fn carried_leases(&self, key: &Name) -> Vec<LeaseReport> {
         let Some(key) = self.keys.get(key) else {
             return Vec::new();
@@ -127,7 +128,7 @@ impl Book {
             .filter(|(_, lease)| lease.undrawn() == 0 && lease.is_carried());
         drawable
             .chain(others)
-            .take(MAX_LIST_LENGTH)
+            .take(MAX_LIST_LENGTH / 2)
             .map(|(id, lease)| lease.report(id))
             .collect()
     }
