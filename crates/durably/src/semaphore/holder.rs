@@ -431,7 +431,10 @@ impl Inner {
     /// What there is to do with leases at this moment.
     pub(super) fn leasing(&self) -> Leasing {
         // Every stored lease has a footprint, whose sum costs nothing to know.
-        Leasing::new(self.leases.borrow().clone(), self.ledger.borrow().footprint())
+        Leasing::new(
+            self.leases.borrow().clone(),
+            self.ledger.borrow().footprint(),
+        )
     }
 
     /// How leases are given.

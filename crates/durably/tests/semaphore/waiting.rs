@@ -320,9 +320,7 @@ fn what_still_runs_under_a_retired_lease_keeps_nobody_from_waiting() {
     let first = first.granted();
     setup.sync(claim("c1", &first.grants[0].grant_id, 1, 0));
     let lease = first.leases.expect("leases")[0].lease_id.clone();
-    let report = |released: u64| {
-        json!([{"leaseId": lease, "drawn": 2, "released": released, "retired": true}])
-    };
+    let report = |released: u64| json!([{"leaseId": lease, "drawn": 2, "released": released, "retired": true}]);
     setup.sync(with_leases(sync("c1"), report(0)));
 
     // It says nothing new about its lease, and neither does the holder.
