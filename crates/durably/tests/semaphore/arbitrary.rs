@@ -2,7 +2,7 @@
 //! frees what somebody else holds, and its sums stay those of its rows.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use durably::semaphore::protocol::{GrantReply, LeaseGrant, Reply};
@@ -334,10 +334,18 @@ proptest! {
                     let after = Rows::of(&setup);
                     let others = rows_before.of_others(CLIENTS[client]);
                     prop_assert_eq!(after.of_others(CLIENTS[client]), others);
-                    // Said again, it frees nothing more.
+                    // Said again, it frees nothing more. Only a grant that is reported twice may have
+                    // been claimed by a later report than the one that says it is back.
+                    let mut names = BTreeSet::new();
+                    let reported = message["grants"].as_array().unwrap();
+                    let once = reported
+                        .iter()
+                        .all(|report| names.insert(report["grantId"].to_string()));
                     let again = setup.sync(message);
-                    let rows = Rows::of(&setup);
-                    prop_assert_eq!(&rows.grants, &after.grants);
+                    if once {
+                        let rows = Rows::of(&setup);
+                        prop_assert_eq!(&rows.grants, &after.grants);
+                    }
                     prop_assert!(again.grant_results.len() == reports.grants.len());
                 }
                 Step::Alarm => {
