@@ -23,7 +23,7 @@ use super::limits::Limits;
 use super::protocol::{GrantReport, LeaseReport, Message, PermitSync, Reply, SyncReply, check_id};
 use super::round::{Policy, usage};
 use super::rounds::Rounds;
-use super::store::{self, Changes, ClientRow, GrantRow, LeaseRow};
+use super::store::{self, Changes, GrantRow, LeaseRow};
 use super::tap::{Act, Told};
 use crate::error::{BoxError, ConfigError, OpenError, StorageError};
 use crate::host::{LocalFuture, Sql, Transaction};
@@ -274,7 +274,7 @@ impl Semaphore {
         &self,
         grants: Vec<GrantRow>,
         leases: Vec<LeaseRow>,
-        clients: Vec<ClientRow>,
+        clients: Vec<store::ClientRow>,
     ) -> Result<(), SemaphoreError> {
         let changes = Changes {
             grants_inserted: grants,
