@@ -172,11 +172,15 @@ impl Outside {
         match fate {
             Fate::Lost => std::future::pending().await,
             Fate::Refused => return Err(ClientError::unreachable("the connection broke")),
-            Fate::Late(millis) => self.world.sleep(ms(millis)).await,
             _ => {}
         }
+        let late = match fate {
+            Fate::Late(millis) => ms(millis),
+            _ => Duration::ZERO,
+        };
         let script = self.script.borrow().clone();
         if let Some(script) = script {
+            self.world.sleep(late).await;
             if fate == Fate::Twice {
                 script(&call);
             }
@@ -190,10 +194,14 @@ impl Outside {
                 let _ = first.await;
             });
         }
-        // The holder goes on whatever becomes of the caller.
+        // The message and the holder go on whatever becomes of the caller.
         let (answer, answered) = futures::channel::oneshot::channel();
         let deliver = self.clone().deliver(call);
+        let world = self.world.clone();
         self.world.spawn(async move {
+            if !late.is_zero() {
+                world.sleep(late).await;
+            }
             let _ = answer.send(deliver.await);
         });
         let answer = answered.await.expect("the world outlives its calls");
