@@ -173,7 +173,7 @@ impl Semaphore {
     pub async fn usage(&self) -> Result<Usage, SemaphoreError> {
         let inner = self.0.clone();
         let limit = inner.limits.limit(&**inner.scheduler.host()).await?;
-        let (sums, leasing) = inner.sums_now().await?;
+        let (sums, leasing) = inner.sums_now(None).await?;
         let granted = sums.groups().filter(|(_, sum)| sum.grants > 0);
         let groups: Vec<String> = granted.map(|(group, _)| group.to_owned()).collect();
         let policies = inner.policies(groups).await;
@@ -196,7 +196,7 @@ impl Semaphore {
         let inner = self.0.clone();
         let limit = inner.limits.limit(&**inner.scheduler.host()).await?;
         let policy = inner.limits.policy(&**inner.scheduler.host(), group).await;
-        let (sums, leasing) = inner.sums_now().await?;
+        let (sums, leasing) = inner.sums_now(Some(group)).await?;
         let of_group = sums.group(group);
         Ok(Standing {
             limit,
@@ -480,12 +480,19 @@ impl Inner {
     }
 
     /// The sums as they are once all that is due by now has been taken back, and what there is to do
-    /// with leases.
-    async fn sums_now(self: &Rc<Self>) -> Result<(Ledger, Leasing), StorageError> {
+    /// with leases; for all groups, or for one.
+    async fn sums_now(
+        self: &Rc<Self>,
+        group: Option<&str>,
+    ) -> Result<(Ledger, Leasing), StorageError> {
         let now = self.scheduler.now();
         let inner = self.clone();
+        let group = group.map(str::to_owned);
         let read = self.scheduler.transaction(move |transaction| {
-            let mut sums = inner.ledger.borrow().clone();
+            let mut sums = match group {
+                Some(group) => inner.ledger.borrow().of_group(&group),
+                None => inner.ledger.borrow().clone(),
+            };
             for (group, unclaimed) in store::due_by_group(transaction.sql(), now)? {
                 sums.take_back(&group, unclaimed);
             }

@@ -95,6 +95,19 @@ impl Ledger {
             .map(|(group, sum)| (group.as_str(), *sum))
     }
 
+    /// The sums over all, and of the groups only those of one.
+    pub(super) fn of_group(&self, group: &str) -> Ledger {
+        let sum = self.groups.get_key_value(group);
+        Ledger {
+            outstanding: self.outstanding,
+            footprint: self.footprint,
+            groups: sum
+                .map(|(group, sum)| (group.clone(), *sum))
+                .into_iter()
+                .collect(),
+        }
+    }
+
     /// Counts permits of a group as given back, though its rows say otherwise.
     pub(super) fn take_back(&mut self, group: &str, permits: u64) {
         self.outstanding = self.outstanding.saturating_sub(permits);
