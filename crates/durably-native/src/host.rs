@@ -14,11 +14,13 @@ use futures::channel::oneshot;
 
 use crate::key::Key;
 use crate::sqlite::Database;
+use crate::timers::{self, Sleeper};
 
 /// The host of one instance. It outlives the instance only in the hands of an object that leaks.
 pub(crate) struct NativeHost {
     key: Arc<Key>,
     id: String,
+    sleeper: Sleeper,
     instance: Instance,
     /// Taken when the instance ends.
     database: RefCell<Option<Database>>,
@@ -35,8 +37,14 @@ pub(crate) struct Queued {
 }
 
 impl NativeHost {
-    pub(crate) fn new(key: Arc<Key>, folder_id: &str, database: Database) -> Rc<Self> {
+    pub(crate) fn new(
+        key: Arc<Key>,
+        folder_id: &str,
+        database: Database,
+        sleeper: Sleeper,
+    ) -> Rc<Self> {
         Rc::new(NativeHost {
+            sleeper,
             id: key.id(folder_id),
             key,
             instance: Instance::default(),
@@ -128,7 +136,11 @@ impl Host for NativeHost {
     }
 
     fn sleep(&self, duration: Duration) -> LocalFuture<()> {
-        Box::pin(tokio::time::sleep(duration))
+        if duration <= timers::LONGEST {
+            Box::pin(self.sleeper.sleep(duration))
+        } else {
+            Box::pin(tokio::time::sleep(duration))
+        }
     }
 
     fn spawn(&self, task: LocalFuture<()>) {

@@ -20,6 +20,7 @@ mod key;
 mod residency;
 pub mod sqlite;
 mod system;
+mod timers;
 mod worker;
 
 pub use config::SystemConfig;

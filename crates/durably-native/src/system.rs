@@ -23,6 +23,7 @@ use crate::journal::{self, Journal, Setup, StartError};
 use crate::key::{Key, MAX_NAME_BYTES, is_class_name};
 use crate::residency::Residency;
 use crate::sqlite::{Counters, CountersSnapshot, Settings, TableRows, check_library};
+use crate::timers::Timers;
 use crate::worker::{Message, work};
 
 /// What all threads share.
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) database: Settings,
     pub(crate) classes: HashMap<&'static str, Arc<dyn Class>>,
     pub(crate) residency: Arc<Residency>,
+    pub(crate) timers: Timers,
     threads: Vec<mpsc::UnboundedSender<Message>>,
     counters: Arc<Counters>,
     journal_counters: Arc<Counters>,
@@ -187,6 +189,7 @@ impl SystemBuilder {
         let classes = check_classes(self.classes)?;
         let lock = Arc::new(folder::lock(&self.data)?);
         let max_open = folder::objects_within_file_limit(self.config.max_open_objects);
+        let timers = Timers::start().map_err(SystemError::Thread)?;
         let counters = Arc::new(Counters::new(self.config.count_rows));
         let mut database = self.config.database();
         database.counters = Some(counters.clone());
@@ -206,6 +209,7 @@ impl SystemBuilder {
                 data: self.data,
                 database,
                 classes,
+                timers,
                 threads,
                 counters,
                 journal_counters,

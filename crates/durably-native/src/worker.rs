@@ -18,6 +18,7 @@ use crate::key::Key;
 use crate::residency::Residence;
 use crate::sqlite::Database;
 use crate::system::Shared;
+use crate::timers::Sleeper;
 
 /// What a thread is told.
 pub(crate) enum Message {
@@ -176,6 +177,10 @@ impl Worker {
 
     pub(crate) fn journal(&self) -> &Journal {
         &self.journal
+    }
+
+    pub(crate) fn sleeper(&self) -> Sleeper {
+        self.shared.timers.sleeper().clone()
     }
 
     pub(crate) fn max_batch(&self) -> usize {

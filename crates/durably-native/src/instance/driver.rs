@@ -73,7 +73,12 @@ impl Driver {
         let journal = worker.journal().clone();
         let recorded = key.clone();
         database.before_first_write(move || journal.activate(&recorded));
-        let host = NativeHost::new(key.clone(), worker.journal().folder_id(), database);
+        let host = NativeHost::new(
+            key.clone(),
+            worker.journal().folder_id(),
+            database,
+            worker.sleeper(),
+        );
         let erased: Rc<dyn Host> = host.clone();
         let building = protect(async move { class.build(erased).await });
         let tasks = FuturesUnordered::new();
