@@ -101,8 +101,10 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<(), BoxError> {
     let others = Others::start(&folder, bench, &mut peers).await?;
     for repetition in 0..=repetitions {
         for which in 0..CLIENTS.len() {
-            for peer in &mut peers {
-                peer.measure(which, time).await?;
+            // Each is the first one in its turn, for what one has written may slow the next one down.
+            for turn in 0..peers.len() {
+                let peer = (repetition + which + turn) % peers.len();
+                peers[peer].measure(which, time).await?;
             }
         }
         if repetition == 0 {
