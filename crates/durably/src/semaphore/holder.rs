@@ -229,7 +229,7 @@ impl Semaphore {
         let now = self.0.scheduler.now();
         self.0.told.act(now, Act::Leases(options.as_ref()));
         *self.0.leases.borrow_mut() = options;
-        self.0.clone().capacity_came();
+        self.0.clone().limits_changed();
         Ok(())
     }
 
@@ -238,7 +238,7 @@ impl Semaphore {
     pub fn limits_changed(&self) {
         let now = self.0.scheduler.now();
         self.0.told.act(now, Act::LimitsChanged);
-        self.0.clone().capacity_came();
+        self.0.clone().limits_changed();
     }
 
     /// All stored grants, by creation time, then insertion.
@@ -457,7 +457,7 @@ impl Inner {
             transaction.on_release(Box::new(move || {
                 inner.ledger.borrow_mut().apply(&delta);
                 if delta.frees() {
-                    inner.capacity_came();
+                    inner.freed();
                 }
             }));
         }

@@ -48,8 +48,10 @@ pub(super) struct Rounds {
     entries: Cell<u64>,
     /// A round is scheduled or running, and takes care of the next one when it ends.
     coming: Cell<bool>,
-    /// Capacity came since the last round started.
-    capacity_came: Cell<bool>,
+    /// Permits came back that no round has seen.
+    freed: Cell<bool>,
+    /// Limits may be other than those that the last round has read.
+    limits_changed: Cell<bool>,
     last_start: Cell<Option<Timestamp>>,
     /// What the last round said about leases that nobody needs.
     pub(super) contended: Cell<bool>,
@@ -89,6 +91,13 @@ impl Rounds {
         self.in_round.borrow().iter().any(|request| is_of(request))
             || self.waiting.borrow().iter().any(|one| is_of(&one.request))
             || parked.iter().any(|one| is_of(&one.waiting.request))
+    }
+}
+
+impl Rounds {
+    /// Whether those who were given nothing might be given something now.
+    fn is_outdated(&self) -> bool {
+        self.freed.get() || self.limits_changed.get()
     }
 }
 
@@ -181,9 +190,19 @@ impl Inner {
         let _ = waiting.answer.send(Ok(reply));
     }
 
-    /// Has a round held for those that wait for capacity, for there may be some now.
-    pub(super) fn capacity_came(self: Rc<Self>) {
-        self.rounds.capacity_came.set(true);
+    /// Has a round held for those that wait for capacity, for permits came back.
+    pub(super) fn freed(self: Rc<Self>) {
+        self.rounds.freed.set(true);
+        self.see_to_parked();
+    }
+
+    /// Has a round held for those that wait for capacity, for limits may be other than they were.
+    pub(super) fn limits_changed(self: Rc<Self>) {
+        self.rounds.limits_changed.set(true);
+        self.see_to_parked();
+    }
+
+    fn see_to_parked(self: Rc<Self>) {
         if !self.rounds.parked.borrow().is_empty() {
             self.schedule_round();
         }
@@ -217,7 +236,7 @@ impl Inner {
             inner.rounds.coming.set(false);
             let any_parked = !inner.rounds.parked.borrow().is_empty();
             if !inner.rounds.waiting.borrow().is_empty()
-                || (any_parked && inner.rounds.capacity_came.get())
+                || (any_parked && inner.rounds.is_outdated())
             {
                 inner.schedule_round();
             }
@@ -228,7 +247,7 @@ impl Inner {
         let start = self.scheduler.now();
         let rounds = &self.rounds;
         rounds.last_start.set(Some(start));
-        rounds.capacity_came.set(false);
+        rounds.limits_changed.set(false);
         rounds.entries.set(0);
         rounds.named.take();
         rounds.came.take();
@@ -390,8 +409,12 @@ impl Inner {
             let delta = std::mem::take(&mut outcome.delta);
             inner.apply(transaction, &outcome.changes, delta)?;
             let (contended, inner) = (outcome.contended, inner.clone());
-            // Before any report that comes after it is taken.
-            transaction.on_release(Box::new(move || inner.rounds.contended.set(contended)));
+            // What came back before this, and by the round's own reports, it has seen; nor is any
+            // report taken yet that comes after it.
+            transaction.on_release(Box::new(move || {
+                inner.rounds.freed.set(false);
+                inner.rounds.contended.set(contended);
+            }));
             Ok::<_, StorageError>(outcome)
         });
         Ok(outcome.await?)

@@ -376,3 +376,29 @@ fn an_answer_that_tells_of_very_many_leases_can_be_read() {
     }
     assert_eq!(setup.usage().expect("usage").leased, 0);
 }
+
+#[test]
+fn what_a_round_has_seen_has_no_other_round_held() {
+    let setup = Setup::new(|builder| {
+        builder
+            .limit(2)
+            .group_limit(|group| std::future::ready(Ok((group == "stopped").then_some(0))))
+    });
+    let grant = held(&setup, "c1", 2);
+    let parked = setup.send(waiting("c2", &[("stopped", 1)], 60_000));
+    setup.world.advance(ms(300));
+    // A permit comes back with a request, whose round cannot give it to who waits.
+    let mut report = request("c1", &[]);
+    report["grants"] = json!([{"grantId": grant, "claimed": 2, "released": 1}]);
+    let answered = setup.send(report);
+    setup.world.advance(ms(100));
+    assert!(!answered.is_waiting());
+    setup.events();
+    setup.world.advance(ms(3_000));
+    assert_eq!(setup.events(), []);
+    assert!(parked.is_waiting());
+    // One that comes back later has one held.
+    setup.sync(claim("c1", &grant, 2, 2));
+    setup.world.advance(ms(300));
+    assert_eq!(setup.events().len(), 1);
+}
