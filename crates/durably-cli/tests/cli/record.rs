@@ -65,6 +65,27 @@ async fn meddle(server: &Server, random: &mut Random) {
     }
 }
 
+/// What jobs and chance may leave out: every setting changes once, and a lease is given and returned.
+async fn change_and_lease(server: &Server) {
+    let limit = json!({"limit": 4});
+    let leases = json!({"leases": {"permitsPerLease": 2, "ttlMs": 2000}});
+    server.put("accounts/account-0/limit", &limit).await;
+    server.put("accounts/account-0/leases", &leases).await;
+    let capped = "accounts/account-0/groups/capped/limit";
+    server.put(capped, &json!({"limit": 1})).await;
+    let path = "holders/account-0/messages";
+    let request = json!({"type": "request", "v": 1, "clientId": "first", "grants": [], "leases": [],
+                         "demand": [{"group": "group-0", "count": 1, "oldestAt": 1},
+                                    {"group": "capped", "count": 9, "oldestAt": 2}]});
+    let (_, given) = server.post(path, &request).await;
+    let lease = &given["leases"][0]["leaseId"];
+    assert!(lease.is_string(), "{given}");
+    let back = json!({"type": "sync", "v": 1, "clientId": "first", "grants": [],
+                      "leases": [{"leaseId": lease, "drawn": 0, "released": 0, "retired": true}]});
+    let (status, answer) = server.post(path, &back).await;
+    assert!(status.is_success(), "{answer}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_recorded_is_what_a_replay_answers() {
     let endpoint = Endpoint::start().await;
@@ -76,7 +97,9 @@ async fn what_is_recorded_is_what_a_replay_answers() {
         "--lease-permits=3",
         "--lease-ttl=2s",
     ]);
-    let place: Place = RwLock::new(Some(setup.start().await));
+    let server = setup.start().await;
+    change_and_lease(&server).await;
+    let place: Place = RwLock::new(Some(server));
     let seed = RandomState::new().hash_one(0) | 1;
     let mut lengths = Random(seed);
     let jobs: Vec<Value> = (0..JOBS)
