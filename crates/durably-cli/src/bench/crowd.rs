@@ -1,8 +1,8 @@
 //! A round of many clients among many grants and leases: 100 clients ask for 10 groups each, while
 //! 100,000 grants and 10,000 leases are out, or 1,000 and 100.
 //!
-//! Both holders get the same messages in turns. The round gives every demand a grant and what leases
-//! there is room for; all that is given back before the next one. The leases that are out are drawn to
+//! Both holders get the same messages in turns. The round gives every demand a grant; another one also
+//! gives each a new lease. All that is given back before the next one. The leases that are out are drawn to
 //! the last permit, so that nobody has anything to report of them.
 
 use std::time::Duration;
@@ -53,19 +53,25 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<(), BoxError> {
     fill(&among_few, few).await?;
     fill(&among_many, many).await?;
     let (mut with_few, mut with_many) = (Vec::new(), Vec::new());
+    let (mut leasing_few, mut leasing_many) = (Vec::new(), Vec::new());
     for repetition in 0..=repetitions {
-        let first = round(&among_few).await?;
-        let second = round(&among_many).await?;
+        let first = round(&among_few, false).await?;
+        let second = round(&among_many, false).await?;
+        let third = round(&among_few, true).await?;
+        let fourth = round(&among_many, true).await?;
         // The first one reads pages and prepares statements.
         if repetition > 0 {
             with_few.push(first);
             with_many.push(second);
+            leasing_few.push(third);
+            leasing_many.push(fourth);
         }
     }
     system.shutdown().await;
     drop(system);
     clear(&folder)?;
     let (with_few, with_many) = (median_of(&with_few)?, median_of(&with_many)?);
+    let (leasing_few, leasing_many) = (median_of(&leasing_few)?, median_of(&leasing_many)?);
     let named = |out: Out| {
         let all = |each: usize| thousands((CLIENTS * each) as f64);
         format!("{} grants and {} leases", all(out.grants), all(out.leases))
@@ -84,6 +90,23 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<(), BoxError> {
     report.line(
         &format!("while {} are out", named(few)),
         Value::Time(with_few),
+        Goal::None,
+    )?;
+    report.line(
+        &format!(
+            "that also gives 1,000 leases: ratio, {} to {}",
+            named(many),
+            named(few)
+        ),
+        Value::Ratio(leasing_many.as_secs_f64() / leasing_few.as_secs_f64()),
+        Goal::AtMost(Value::Ratio(2.0)),
+    )?;
+    report.line(
+        &format!(
+            "that also gives 1,000 leases: while {} are out",
+            named(many)
+        ),
+        Value::Time(leasing_many),
         Goal::None,
     )?;
     Ok(())
@@ -110,8 +133,8 @@ async fn fill(holder: &ObjectHandle<Holder>, out: Out) -> Result<(), BoxError> {
 }
 
 /// Times one round, then gives back what it gave.
-async fn round(holder: &ObjectHandle<Holder>) -> Result<Duration, BoxError> {
-    let (took, replies) = ask(holder, GROUPS, true).await?;
+async fn round(holder: &ObjectHandle<Holder>, with_leases: bool) -> Result<Duration, BoxError> {
+    let (took, replies) = ask(holder, GROUPS, with_leases).await?;
     let grants: usize = replies.iter().map(|reply| reply.grants.len()).sum();
     if grants != CLIENTS * GROUPS {
         return Err(format!("a round made {grants} grants").into());
