@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use durably::error::BoxError;
-use durably::semaphore::leases::LeaseOptions;
+use durably::semaphore::LeaseOptions;
 use durably::semaphore::protocol::{GrantReply, GrantReport, LeaseReport, PermitSync};
 use durably_native::{ObjectHandle, SystemConfig};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use durably::error::BoxError;
-use durably::semaphore::leases::LeaseOptions;
+use durably::semaphore::LeaseOptions;
 use durably_native::SystemConfig;
 use futures::future::try_join_all;
 

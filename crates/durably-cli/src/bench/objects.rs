@@ -12,8 +12,8 @@ use durably::host::{Host, LocalFuture, Object};
 use durably::jobs::{JobRunner, JobShard, RunError, RunJob, ShardConfig};
 use durably::layers::HostTimer;
 use durably::operations::HandlerConfig;
+use durably::semaphore::LeaseOptions;
 use durably::semaphore::client::{ClientError, SemaphoreClient, holder_fn};
-use durably::semaphore::leases::LeaseOptions;
 use durably::semaphore::protocol::{
     Demand, GrantReply, GrantReport, Message, PermitRequest, PermitSync, Reply, SyncReply,
 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::event::SemaphoreEvent;
 use super::holder::{Inner, Semaphore};
-use super::leases::LeaseOptions;
+use super::lease_options::LeaseOptions;
 use super::limits::{CanGrantCallback, GroupLimitCallback, Limit, Limits};
 use super::tap::{Tap, Told};
 use crate::error::{BoxError, ConfigError, OpenError};

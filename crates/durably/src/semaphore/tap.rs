@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::error::SemaphoreError;
-use super::leases::LeaseOptions;
+use super::lease_options::LeaseOptions;
 use super::protocol::{Message, Reply};
 use super::round::Policy;
 use crate::host::LocalFuture;
