@@ -1,13 +1,14 @@
 //! A deterministic single-threaded executor with a virtual clock.
 //!
-//! Decided here: which ready task runs next ([`World::next_ready`], first come, first served), when
-//! the clock moves, and that a [`Group`] of tasks can be dropped as a whole. Not decided here: what
-//! an object is, or what its storage holds.
+//! Decided here: which ready task runs next ([`World::next_ready`]: first come, first served, unless
+//! [`Chaos`] picks another), when the clock moves, and that a [`Group`] of tasks can be dropped as a
+//! whole, instead of any poll of one of them. Not decided here: what an object is, or what its
+//! storage holds.
 //!
 //! Nothing in it depends on the machine: the same program makes the same polls in the same order.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -22,11 +23,16 @@ use durably::Timestamp;
 use durably::host::LocalFuture;
 use futures::task::{ArcWake, waker};
 
+use crate::chaos::Chaos;
 use crate::clock::{Clock, Sleep};
+use crate::node::Node;
 use crate::random::Random;
 
 /// Polls allowed without the clock moving; more are taken for tasks that wake each other for ever.
 const MAX_POLLS_AT_ONE_INSTANT: u64 = 10_000_000;
+
+/// Why an instance that chaos chose has ended.
+pub(crate) const EVICTED: &str = "it was evicted";
 
 type TaskId = u64;
 
@@ -50,6 +56,22 @@ struct Inner {
     last_task: Cell<TaskId>,
     random: RefCell<Random>,
     running: Cell<bool>,
+    polls: Cell<u64>,
+    polls_of_objects: Cell<u64>,
+    polls_now: RefCell<Polls>,
+    chaos: RefCell<Option<Rc<Chaos>>>,
+    panics: RefCell<Vec<String>>,
+}
+
+/// What [`World::step`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A task was polled, or an object evicted in its place.
+    Polled,
+    /// The clock moved to the next timer.
+    Moved,
+    /// Nothing is ready, and no timer is due until the end of the time given.
+    Idle,
 }
 
 struct Task {
@@ -71,11 +93,14 @@ impl Ready {
             .push_back(id);
     }
 
-    fn pop(&self) -> Option<TaskId> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
+    /// Takes the one at `place(length)`.
+    fn pop(&self, place: impl FnOnce(usize) -> usize) -> Option<TaskId> {
+        let mut ready = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match ready.len() {
+            0 => None,
+            1 => ready.pop_front(),
+            length => ready.remove(place(length)),
+        }
     }
 }
 
@@ -109,6 +134,11 @@ impl World {
             last_task: Cell::new(0),
             random: RefCell::new(Random::new(seed)),
             running: Cell::new(false),
+            polls: Cell::new(0),
+            polls_of_objects: Cell::new(0),
+            polls_now: RefCell::default(),
+            chaos: RefCell::default(),
+            panics: RefCell::default(),
         }))
     }
 
@@ -154,6 +184,49 @@ impl World {
         self.0.clock.move_to(target);
     }
 
+    /// Does the next thing: polls one ready task, or else moves the clock to the next timer that is
+    /// due until `end`.
+    pub fn step(&self, end: Timestamp) -> Step {
+        let _running = self.enter();
+        self.step_once(end)
+    }
+
+    /// How many polls there were, each the continuation of an await.
+    pub fn polls(&self) -> u64 {
+        self.0.polls.get()
+    }
+
+    /// How many of them belonged to instances of objects. An eviction takes the place of one.
+    pub fn polls_of_objects(&self) -> u64 {
+        self.0.polls_of_objects.get()
+    }
+
+    /// Drops all tasks, and with them whatever they keep.
+    pub(crate) fn end(&self) {
+        loop {
+            // Dropped outside the borrow: what a task owns may start, wake or end others.
+            let tasks = self.0.tasks.take();
+            if tasks.is_empty() {
+                return;
+            }
+            drop(tasks);
+        }
+    }
+
+    /// What instances of objects panicked with.
+    pub(crate) fn panics(&self) -> Ref<'_, Vec<String>> {
+        self.0.panics.borrow()
+    }
+
+    /// Has `chaos` interfere from now on.
+    pub(crate) fn interfere(&self, chaos: Rc<Chaos>) {
+        *self.0.chaos.borrow_mut() = Some(chaos);
+    }
+
+    pub(crate) fn chaos(&self) -> Option<Rc<Chaos>> {
+        self.0.chaos.borrow().clone()
+    }
+
     /// Runs the world until `future` resolves. When nothing is ready, the clock moves to the next
     /// timer.
     ///
@@ -167,11 +240,10 @@ impl World {
         let queued = self.new_waker();
         let waker = waker(queued.clone());
         let mut context = Context::from_waker(&waker);
-        let mut polls = Polls::default();
         ArcWake::wake_by_ref(&queued);
         loop {
             while let Some(id) = self.next_ready() {
-                polls.count(self.now());
+                self.count_poll();
                 if id != queued.id {
                     self.poll(id);
                     continue;
@@ -206,9 +278,11 @@ impl World {
         WeakWorld(Rc::downgrade(&self.0))
     }
 
-    /// A group for the tasks of one instance of an object.
-    pub(crate) fn group(&self) -> Group {
+    /// A group of tasks, which go by the clock of `node`.
+    pub(crate) fn group(&self, kind: Kind, node: Option<Node>) -> Group {
         Group(Rc::new(GroupInner {
+            kind,
+            node,
             world: self.downgrade(),
             clock: self.0.clock.clone(),
             tasks: RefCell::default(),
@@ -220,23 +294,36 @@ impl World {
     /// Runs everything up to `target`, or at the present instant only.
     fn run(&self, target: Option<Timestamp>) {
         let _running = self.enter();
-        let mut polls = Polls::default();
-        loop {
-            while let Some(id) = self.next_ready() {
-                polls.count(self.now());
-                self.poll(id);
-            }
-            let last = target.unwrap_or(self.now());
-            match self.next_timer() {
-                Some(due) if due <= last => self.0.clock.fire(due),
-                _ => return,
-            }
+        while self.step_once(target.unwrap_or(self.now())) != Step::Idle {}
+    }
+
+    fn step_once(&self, end: Timestamp) -> Step {
+        if let Some(id) = self.next_ready() {
+            self.count_poll();
+            self.poll(id);
+            return Step::Polled;
         }
+        match self.next_timer() {
+            Some(due) if due <= end.max(self.now()) => {
+                self.0.clock.fire(due);
+                Step::Moved
+            }
+            _ => Step::Idle,
+        }
+    }
+
+    fn count_poll(&self) {
+        self.0.polls.set(self.0.polls.get() + 1);
+        self.0.polls_now.borrow_mut().count(self.now());
     }
 
     /// The one place that decides which task runs next.
     fn next_ready(&self) -> Option<TaskId> {
-        let ready = self.0.ready.pop();
+        let chaos = self.0.chaos.borrow();
+        let ready = self.0.ready.pop(|length| match &*chaos {
+            Some(chaos) => chaos.pick(length),
+            None => 0,
+        });
         ready.or_else(|| self.0.later.borrow_mut().pop_front())
     }
 
@@ -284,6 +371,19 @@ impl World {
             return;
         };
         task.queued.queued.store(false, Ordering::Relaxed);
+        if let Some(group) = &task.group
+            && group.0.kind == Kind::Instance
+        {
+            let place = self.0.polls_of_objects.get() + 1;
+            self.0.polls_of_objects.set(place);
+            let chaos = self.chaos();
+            if chaos.is_some_and(|chaos| chaos.evicts(place)) {
+                let group = group.clone();
+                drop(task);
+                group.end(EVICTED);
+                return;
+            }
+        }
         let waker = task.waker.clone();
         let mut context = Context::from_waker(&waker);
         let polled = catch_unwind(AssertUnwindSafe(|| task.future.as_mut().poll(&mut context)));
@@ -297,7 +397,11 @@ impl World {
             (Ok(Poll::Ready(())), Some(group)) => {
                 group.0.tasks.borrow_mut().remove(&id);
             }
-            (Err(panic), Some(group)) => group.end(&format!("it panicked: {}", message(&*panic))),
+            (Err(panic), Some(group)) => {
+                let message = message(&*panic).to_owned();
+                group.end(&format!("it panicked: {message}"));
+                self.0.panics.borrow_mut().push(message);
+            }
             (Err(panic), None) => resume_unwind(panic),
         }
     }
@@ -349,11 +453,31 @@ fn message(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("(no message)")
 }
 
-/// The tasks of one instance of an object; they end together.
+/// Whose tasks a group has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// An instance of an object, which may end at any await.
+    Instance,
+    /// The host itself.
+    Host,
+}
+
+/// Tasks that end together.
 #[derive(Clone)]
 pub(crate) struct Group(Rc<GroupInner>);
 
+/// A handle that does not keep the group.
+pub(crate) struct WeakGroup(Weak<GroupInner>);
+
+impl WeakGroup {
+    pub(crate) fn upgrade(&self) -> Option<Group> {
+        self.0.upgrade().map(Group)
+    }
+}
+
 struct GroupInner {
+    kind: Kind,
+    node: Option<Node>,
     world: WeakWorld,
     clock: Rc<Clock>,
     tasks: RefCell<BTreeSet<TaskId>>,
@@ -381,12 +505,25 @@ impl Group {
         }
     }
 
-    pub(crate) fn now(&self) -> Timestamp {
-        self.0.clock.now()
+    pub(crate) fn downgrade(&self) -> WeakGroup {
+        WeakGroup(Rc::downgrade(&self.0))
     }
 
+    /// The clock on the wall of its node.
+    pub(crate) fn now(&self) -> Timestamp {
+        let now = self.0.clock.now();
+        self.0.node.as_ref().map_or(now, |node| node.shown(now))
+    }
+
+    /// Sleeps for `duration` as its node counts time.
     pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
+        let node = self.0.node.as_ref();
+        let duration = node.map_or(duration, |node| node.lasts(duration));
         self.0.clock.sleep(duration)
+    }
+
+    pub(crate) fn chaos(&self) -> Option<Rc<Chaos>> {
+        self.0.world.upgrade().and_then(|world| world.chaos())
     }
 
     pub(crate) fn fill_random(&self, bytes: &mut [u8]) {

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use durably::host::{Host, Instance, LocalFuture, RolledBack, Transaction, Work};
+use durably::host::{Host, Instance, LocalFuture, RolledBack, Sql, Transaction, Work};
 use durably::{StorageError, Timestamp};
 use durably_native::sqlite::{Committed, Database, FiredAlarm, Settings};
 use futures::channel::oneshot;
@@ -82,6 +82,30 @@ impl VirtualStorage {
                 Err(StorageError::Ended(reason).into())
             }
         }
+    }
+
+    /// Reads what is committed. Nobody notices, and nothing that `read` changes is stored.
+    ///
+    /// # Errors
+    ///
+    /// What `read` returned.
+    pub fn read<T: 'static>(
+        &self,
+        read: impl FnOnce(&dyn Sql) -> Result<T, StorageError> + 'static,
+    ) -> Result<T, StorageError> {
+        let slot: Rc<RefCell<Option<Result<T, StorageError>>>> = Rc::default();
+        let result = slot.clone();
+        let done = self.with(|database| {
+            database.commit(vec![Box::new(move |transaction| {
+                *slot.borrow_mut() = Some(read(transaction.sql()));
+                Err(RolledBack)
+            })])
+        });
+        let result = result.borrow_mut().take();
+        result.unwrap_or_else(|| {
+            let problem = done.fatal.map_or_else(String::new, |fatal| fatal.to_string());
+            Err(StorageError::Ended(problem))
+        })
     }
 
     /// Runs closures in order and commits them together.
@@ -219,10 +243,25 @@ impl Host for VirtualHost {
 }
 
 /// Commits what is queued. It is first polled when nothing else is ready, so closures that were
-/// handed in at one instant share a commit, as on the native host.
+/// handed in at one instant share a commit, as on the native host. Those that come while the disk
+/// takes its time join it too.
 async fn flush(queue: Rc<RefCell<Vec<(Work, Done)>>>, storage: VirtualStorage, group: Group) {
+    let chaos = group.chaos();
+    if let Some(takes) = chaos.as_ref().map(|chaos| chaos.commit_takes())
+        && !takes.is_zero()
+    {
+        group.sleep(takes).await;
+    }
     let queued = queue.take();
     let (work, waiting): (Vec<Work>, Vec<Done>) = queued.into_iter().unzip();
+    if chaos.is_some_and(|chaos| chaos.commit_fails()) {
+        let error = StorageError::Failed("the disk refused the commit".to_owned());
+        for done in waiting {
+            let _ = done.send(Err(error.clone()));
+        }
+        group.end(&error.to_string());
+        return;
+    }
     let committed = storage.commit(work);
     for (done, result) in waiting.into_iter().zip(committed.results) {
         let _ = done.send(result);

@@ -67,14 +67,18 @@
 //! Tests that drive the alarm themselves say [`Alarms::Manual`] and use
 //! [`VirtualObject::fire_alarm`].
 
+mod chaos;
 mod clock;
 mod executor;
 mod host;
+mod node;
 mod object;
 mod random;
 pub mod replay;
+pub mod simulation;
 
 pub use clock::Sleep;
-pub use executor::World;
+pub use executor::{Step, World};
 pub use host::{VirtualHost, VirtualStorage};
+pub use node::Node;
 pub use object::{Alarms, CallError, VirtualObject};

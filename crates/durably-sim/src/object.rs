@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -9,10 +10,11 @@ use durably::error::BoxError;
 use durably::host::{Host, LocalFuture, Object};
 use durably::{StorageError, Timestamp};
 use futures::channel::oneshot;
-use futures::future::{Either, FutureExt, LocalBoxFuture, Shared, select};
+use futures::future::{self, Either, FutureExt, LocalBoxFuture, Shared, select};
 
-use crate::executor::{Group, World};
+use crate::executor::{Group, Kind, World};
 use crate::host::{VirtualHost, VirtualStorage};
+use crate::node::Node;
 
 /// The delay before an alarm handler that failed is called again; it doubles with every failure.
 const FIRST_RETRY: Duration = Duration::from_secs(2);
@@ -58,6 +60,7 @@ impl<C: Object> Clone for VirtualObject<C> {
 
 struct Inner<C: Object> {
     world: World,
+    node: Option<Node>,
     name: String,
     id: String,
     storage: VirtualStorage,
@@ -107,11 +110,27 @@ impl World {
         C: Object,
         F: Future<Output = Result<Rc<C>, BoxError>> + 'static,
     {
-        let storage = match VirtualStorage::new(C::CLASS, name) {
-            Ok(storage) => storage,
-            Err(error) => panic!("no database in memory: {error}"),
-        };
-        self.object_on(storage, name, alarms, factory)
+        self.object_on(new_storage::<C>(name), name, alarms, factory)
+    }
+
+    /// An object on new storage, in a process of its own or shared with others.
+    ///
+    /// # Panics
+    ///
+    /// If SQLite cannot open a database in memory.
+    pub fn object_in<C, F>(
+        &self,
+        node: &Node,
+        name: &str,
+        factory: impl Fn(Rc<dyn Host>) -> F + 'static,
+    ) -> VirtualObject<C>
+    where
+        C: Object,
+        F: Future<Output = Result<Rc<C>, BoxError>> + 'static,
+    {
+        let storage = new_storage::<C>(name);
+        let node = Some(node.clone());
+        self.place(node, storage, name, Alarms::Automatic, factory)
     }
 
     /// An object on storage that another one left behind.
@@ -126,9 +145,25 @@ impl World {
         C: Object,
         F: Future<Output = Result<Rc<C>, BoxError>> + 'static,
     {
-        let driver = self.group();
+        self.place(None, storage, name, alarms, factory)
+    }
+
+    fn place<C, F>(
+        &self,
+        node: Option<Node>,
+        storage: VirtualStorage,
+        name: &str,
+        alarms: Alarms,
+        factory: impl Fn(Rc<dyn Host>) -> F + 'static,
+    ) -> VirtualObject<C>
+    where
+        C: Object,
+        F: Future<Output = Result<Rc<C>, BoxError>> + 'static,
+    {
+        let driver = self.group(Kind::Host, node.clone());
         let object = VirtualObject(Rc::new(Inner {
             world: self.clone(),
+            node: node.clone(),
             name: name.to_owned(),
             id: format!("{}/{name}", C::CLASS),
             storage: storage.clone(),
@@ -139,7 +174,7 @@ impl World {
         }));
         if alarms == Alarms::Automatic {
             let weak = Rc::downgrade(&object.0);
-            driver.spawn(Box::pin(drive_alarm(weak, storage, driver.clone())));
+            driver.spawn(Box::pin(drive_alarm(weak, storage, driver.clone(), node)));
         }
         object
     }
@@ -233,9 +268,16 @@ impl<C: Object> VirtualObject<C> {
             return instance.opened.clone();
         }
         let inner = &self.0;
+        if inner.node.as_ref().is_some_and(|node| !node.is_up()) {
+            let down = CallError::Ended("its process does not run".to_owned());
+            return future::ready(Err(down)).boxed_local().shared();
+        }
         let number = inner.instances.get() + 1;
         inner.instances.set(number);
-        let group = inner.world.group();
+        let group = inner.world.group(Kind::Instance, inner.node.clone());
+        if let Some(node) = &inner.node {
+            node.joins(&group);
+        }
         let owner = Rc::downgrade(inner);
         group.on_end(move || forget(&owner, number));
         let host: Rc<dyn Host> = Rc::new(VirtualHost::new(
@@ -293,27 +335,56 @@ impl<C: Object> Drop for Inner<C> {
     }
 }
 
-/// Fires the committed alarm whenever the clock reaches it.
-async fn drive_alarm<C: Object>(object: Weak<Inner<C>>, storage: VirtualStorage, clock: Group) {
+/// Fires the committed alarm whenever the clock of its process reaches it.
+async fn drive_alarm<C: Object>(
+    object: Weak<Inner<C>>,
+    storage: VirtualStorage,
+    clock: Group,
+    node: Option<Node>,
+) {
     let mut retry = None;
     loop {
-        let changed = storage.next_commit();
+        let committed = storage.next_commit();
+        let changed = async {
+            match &node {
+                Some(node) => {
+                    let _ = node.changed().await;
+                }
+                None => future::pending().await,
+            }
+        };
+        let mut changed = pin!(changed.fuse());
+        // It hears of changes from now on.
+        let is_over = futures::poll!(&mut changed);
+        debug_assert!(is_over.is_pending());
+        if node.as_ref().is_some_and(|node| !node.is_up()) {
+            changed.await;
+            retry = None;
+            continue;
+        }
         let due = storage.alarm();
         let wait = match (due, retry) {
             (Some(due), None) => Some(due.since(clock.now())),
             (_, retry) => retry,
         };
         let Some(wait) = wait else {
-            let _ = changed.await;
+            select(committed, changed).await;
             continue;
         };
-        if retry.is_some() {
-            clock.sleep(wait).await;
-        } else if !wait.is_zero()
-            && let Either::Right(_) = select(clock.sleep(wait), changed).await
-        {
-            // Some commit may have moved the alarm.
-            continue;
+        if !wait.is_zero() {
+            // Some commit may have moved the alarm; one whose handler failed is waited for anyway.
+            let moved = match retry {
+                Some(_) => future::pending().left_future(),
+                None => committed.right_future(),
+            };
+            match select(clock.sleep(wait), select(moved, changed)).await {
+                Either::Left(_) => {}
+                Either::Right((Either::Left(_), _)) => continue,
+                Either::Right((Either::Right(_), _)) => {
+                    retry = None;
+                    continue;
+                }
+            }
         }
         let Some(inner) = object.upgrade() else {
             return;
@@ -327,5 +398,12 @@ async fn drive_alarm<C: Object>(object: Weak<Inner<C>>, storage: VirtualStorage,
                 Some(next)
             }
         };
+    }
+}
+
+fn new_storage<C: Object>(name: &str) -> VirtualStorage {
+    match VirtualStorage::new(C::CLASS, name) {
+        Ok(storage) => storage,
+        Err(error) => panic!("no database in memory: {error}"),
     }
 }

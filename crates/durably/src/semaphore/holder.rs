@@ -309,6 +309,23 @@ impl Semaphore {
     }
 }
 
+#[cfg(feature = "testing")]
+impl Semaphore {
+    /// The sums as they are in memory.
+    pub fn sums(&self) -> Ledger {
+        self.0.ledger.borrow().clone()
+    }
+
+    /// The same from a full scan of the rows.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers.
+    pub fn scan(&self, sql: &dyn Sql) -> Result<Ledger, StorageError> {
+        store::sums(sql)
+    }
+}
+
 /// A message that was taken, and where its answer comes from.
 enum Taken<SyncAnswer> {
     Request(oneshot::Receiver<Result<Reply, SemaphoreError>>),

@@ -289,6 +289,22 @@ impl SemaphoreQueue {
         Ok(read.await?)
     }
 
+    /// The sums as they are in memory.
+    #[cfg(feature = "testing")]
+    pub fn sums(&self) -> QueueSums {
+        self.0.book.borrow().sums()
+    }
+
+    /// The same from a full scan of the rows.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers.
+    #[cfg(feature = "testing")]
+    pub fn scan(&self, sql: &dyn Sql) -> Result<QueueSums, StorageError> {
+        Ok(self.0.read_book(sql)?.sums())
+    }
+
     /// Items that finished by this time are no longer known.
     fn forgotten_before(&self) -> Option<Timestamp> {
         let retention = self.0.settings.retention;

@@ -1,0 +1,72 @@
+//! *No wake-up is lost: an object with something pending has an alarm, by the time it is due or within
+//! the longest time that an alarm is put off.*
+
+use std::time::Duration;
+
+use durably::{StorageError, Timestamp};
+use durably::host::Sql;
+
+use crate::host::VirtualStorage;
+use crate::node::Node;
+use crate::simulation::run::Run;
+
+const NAME: &str = "what is pending has an alarm";
+
+/// The longest time that an alarm is put off.
+const LATEST: Duration = Duration::from_secs(15);
+
+/// Checks the alarm of a holder: claims run out, leases and clients without storage end.
+pub fn check_holder(run: &Run, node: &Node, storage: &VirtualStorage, key: &str) {
+    let pending = storage.read(|sql| {
+        earliest(
+            sql,
+            "SELECT MIN(expires_at) FROM (
+                 SELECT MIN(expires_at) AS expires_at FROM durability_semaphore_grants
+                     WHERE claimed < permits
+                 UNION ALL SELECT MIN(expires_at) FROM durability_semaphore_clients)",
+        )
+    });
+    check(run, node, storage, key, pending.ok().flatten());
+}
+
+/// Checks the alarm of a queue: items that wait, are claimed or run are looked after.
+pub fn check_queue(run: &Run, storage: &VirtualStorage, shard: &str) {
+    let waits = storage.read(|sql| {
+        let waits = sql.first(
+            "SELECT 1 FROM durability_semaphore_queue_items WHERE state < 3 LIMIT 1",
+            &[],
+            |_| Ok(()),
+        )?;
+        Ok(waits.is_some())
+    });
+    if waits.unwrap_or(false) && storage.alarm().is_none() {
+        run.fail(NAME, shard, "items are stored and nothing will wake it".to_owned());
+    }
+}
+
+fn check(
+    run: &Run,
+    node: &Node,
+    storage: &VirtualStorage,
+    subject: &str,
+    pending: Option<Timestamp>,
+) {
+    let Some(pending) = pending else { return };
+    match storage.alarm() {
+        None => run.fail(NAME, subject, format!("{pending} is pending, and nothing wakes it")),
+        // A clock that steps back leaves the alarm where it was.
+        Some(_) if run.knob("clock-steps") > 0 => {}
+        Some(alarm) => {
+            let latest = pending.max(node.now()) + LATEST;
+            if alarm > latest {
+                let message = format!("{pending} is pending, and the alarm is set for {alarm}");
+                run.fail(NAME, subject, message);
+            }
+        }
+    }
+}
+
+fn earliest(sql: &dyn Sql, statement: &str) -> Result<Option<Timestamp>, StorageError> {
+    let earliest = sql.first(statement, &[], |row| row.optional_time(0))?;
+    Ok(earliest.flatten())
+}

@@ -1,0 +1,12 @@
+//! What must hold, one invariant a file, each with the sentence that it enforces.
+
+pub mod awake;
+pub mod books;
+pub mod ceiling;
+pub mod committed;
+pub mod jobs;
+pub mod marks;
+pub mod order;
+pub mod returned;
+pub mod running;
+pub mod sums;

@@ -1,0 +1,438 @@
+//! Holders and shards: queues that ask holders over the network, and work that runs outside of any
+//! object. Four scenarios differ in their knobs: grants alone, leases, limits that move, requests
+//! that wait.
+
+mod holder;
+mod shard;
+mod work;
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use durably::semaphore::{Amount, LeaseOptions, LimitedGroups, Provisioning};
+
+use super::{Plan, Scenario};
+use crate::node::Node;
+use crate::random::Random;
+use crate::simulation::invariants::{awake, books::Books, jobs, returned, running, sums};
+use crate::simulation::knobs::Knob;
+use crate::simulation::run::Run;
+use crate::simulation::troubles;
+
+use holder::{HolderSide, open_holder};
+use shard::{ShardSide, open_shard};
+use work::Work;
+
+macro_rules! fleet_knobs {
+    ($($own:expr),* $(,)?) => {
+        &[
+            Knob::scale("jobs", 1, 120, "jobs that are submitted"),
+            Knob::range("keys", 1, 2, "holders"),
+            Knob::range("shards", 1, 4, "shards with a queue"),
+            Knob::range("groups", 1, 3, "groups of every key"),
+            Knob::scale("limit", 1, 16, "permits of every key"),
+            Knob::choice("ceiling", &[0, 1, 2, 5], "the ceiling of every group; 0 for none"),
+            Knob::range("max-admitted", 1, 8, "items of a shard that hold permits at once"),
+            Knob::scale("work-ms", 1, 8_000, "how long a job runs at most, in ms"),
+            Knob::scale("round-wait-ms", 1, 1_000, "how long a round waits for others, in ms"),
+            Knob::scale("round-period-ms", 1, 3_000, "time between rounds, in ms"),
+            Knob::scale("grant-timeout-ms", 200, 10_000, "until a claim is too late, in ms"),
+            Knob::choice("apart", &[1, 0], "whether holders and shards are processes apart"),
+            Knob::range("cancels", 0, 10, "jobs that are cancelled"),
+            Knob::fault("admit-fails-percent", 50, "of 100 calls of `admit`, how many fail"),
+            Knob::fault("admit-ms", 5_000, "how long `admit` takes at most, in ms"),
+            Knob::fault("finished-fails-percent", 50, "of 100 calls of `finished`, how many fail"),
+            Knob::fault("release-lost-percent", 60, "of 100 ends of work, how many go unheard"),
+            Knob::fault("limit-fails-percent", 40, "of 100 questions for limits, how many fail"),
+            Knob::fault("limit-ms", 4_000, "how long an answer about limits takes at most, in ms"),
+            $($own),*
+        ]
+    };
+}
+
+const NO_LEASES: Knob = Knob::choice("lease-mode", &[0], "no leases");
+const LEASE_MODES: Knob = Knob::choice(
+    "lease-mode",
+    &[1, 2, 3],
+    "1 strict, 2 under, 3 over",
+);
+const ANY_LEASES: Knob = Knob::choice(
+    "lease-mode",
+    &[0, 1, 2, 3],
+    "0 no leases, 1 strict, 2 under, 3 over",
+);
+const LEASE_PERMITS: Knob = Knob::range("lease-permits", 1, 8, "the most permits of a lease");
+const LEASE_TTL: Knob = Knob::scale("lease-ttl-ms", 1_000, 120_000, "how long a lease lasts, in ms");
+const LEASE_PART: Knob = Knob::range(
+    "lease-part",
+    0,
+    8,
+    "the reserve under the limit, or the permits above it",
+);
+const LEASES_IN_LIMITED: Knob = Knob::choice(
+    "lease-limited-groups",
+    &[0, 1],
+    "whether groups with a ceiling have leases",
+);
+const NO_WAIT: Knob = Knob::choice("request-wait-ms", &[0], "requests do not wait");
+const ANY_WAIT: Knob = Knob::choice(
+    "request-wait-ms",
+    &[0, 500, 5_000, 20_000],
+    "how long a request may wait in the holder, in ms",
+);
+const LIMIT_MOVES: Knob = Knob::range("limit-moves", 1, 20, "how many times a limit moves");
+const STILL_LIMITS: Knob = Knob::choice("limit-moves", &[0], "limits stay as they are");
+const LEASE_SWITCHES: Knob = Knob::range(
+    "lease-switches",
+    0,
+    4,
+    "how many times leases are switched off and on",
+);
+
+/// Holders with grants alone.
+pub(super) const GRANTS: Plan = Plan {
+    name: "grants",
+    about: "shards ask holders for grants, claim them and give them back",
+    knobs: fleet_knobs![NO_LEASES, NO_WAIT, STILL_LIMITS],
+    expects: EXPECTED,
+    short: SHORT,
+    start: Fleet::start,
+};
+
+/// Leases in three modes.
+pub(super) const LEASES: Plan = Plan {
+    name: "leases",
+    about: "shards draw from leases, strict, under and over the limit",
+    knobs: fleet_knobs![
+        LEASE_MODES,
+        LEASE_PERMITS,
+        LEASE_TTL,
+        LEASE_PART,
+        LEASES_IN_LIMITED,
+        ANY_WAIT,
+        STILL_LIMITS,
+    ],
+    expects: EXPECTED_OF_LEASES,
+    short: SHORT,
+    start: Fleet::start,
+};
+
+/// Limits that move.
+pub(super) const LIMITS: Plan = Plan {
+    name: "limits",
+    about: "limits, ceilings and gates move up, down and to zero while work runs",
+    knobs: fleet_knobs![
+        ANY_LEASES,
+        LEASE_PERMITS,
+        LEASE_TTL,
+        LEASE_PART,
+        LEASES_IN_LIMITED,
+        ANY_WAIT,
+        LIMIT_MOVES,
+        LEASE_SWITCHES,
+    ],
+    expects: EXPECTED_OF_LIMITS,
+    short: SHORT,
+    start: Fleet::start,
+};
+
+/// Requests that wait in the holder.
+pub(super) const WAITING: Plan = Plan {
+    name: "waiting",
+    about: "requests wait in their holder until there is something for them",
+    knobs: fleet_knobs![
+        ANY_LEASES,
+        LEASE_PERMITS,
+        LEASE_TTL,
+        LEASE_PART,
+        Knob::choice("request-wait-ms", &[5_000, 500, 20_000], "how long, in ms"),
+        STILL_LIMITS,
+    ],
+    expects: EXPECTED_OF_WAITING,
+    short: SHORT,
+    start: Fleet::start,
+};
+
+const SHORT: &[(&str, u64)] = &[
+    ("duration-s", 5),
+    ("shuffled-percent", 0),
+    ("jobs", 4),
+    ("keys", 1),
+    ("shards", 2),
+    ("groups", 1),
+    ("limit", 2),
+    ("cancels", 1),
+    ("apart", 1),
+];
+
+const EXPECTED: &[&str] = &[
+    "object evicted",
+    "process killed",
+    "clock stepped",
+    "processes parted",
+    "commit failed",
+    "message lost",
+    "answer lost",
+    "message repeated by the network",
+    "grant claimed too late",
+    "grant reclaimed",
+    "request repeated",
+    "job admitted again",
+    "release unheard",
+    "job cancelled in the queue",
+    "job cancelled while claiming",
+    "limit unreadable",
+    "evicted while a round was due",
+];
+
+const EXPECTED_OF_LEASES: &[&str] = &[
+    "object evicted",
+    "lease given",
+    "lease retired",
+    "lease expired at the client",
+    "lease given back idle",
+    "job drawn at once",
+    "job drawn from a lease that came",
+    "request repeated",
+];
+
+const EXPECTED_OF_LIMITS: &[&str] = &[
+    "limit raised",
+    "limit lowered",
+    "limit zero",
+    "ceiling moved",
+    "gate moved",
+    "leases switched",
+];
+
+const EXPECTED_OF_WAITING: &[&str] = &["request waited", "object evicted", "processes parted"];
+
+/// Everything of the scenario.
+pub(super) struct Fleet {
+    run: Rc<Run>,
+    nodes: Vec<Node>,
+    holders: RefCell<Vec<Rc<HolderSide>>>,
+    shards: RefCell<Vec<Rc<ShardSide>>>,
+    work: Work,
+    books: Books,
+    random: RefCell<Random>,
+}
+
+/// A handle for what lives in objects, whose factories would keep the fleet otherwise.
+type WeakFleet = Weak<Fleet>;
+
+impl Fleet {
+    fn start(run: &Rc<Run>) -> Box<dyn Scenario> {
+        let fleet = Rc::new(Fleet {
+            run: run.clone(),
+            nodes: nodes(run),
+            holders: RefCell::default(),
+            shards: RefCell::default(),
+            work: Work::default(),
+            books: Books::default(),
+            random: RefCell::new(run.random("fleet")),
+        });
+        for key in 0..run.knob("keys") {
+            let holder = open_holder(&fleet, key);
+            fleet.holders.borrow_mut().push(holder);
+        }
+        for index in 0..run.knob("shards") {
+            let shard = open_shard(&fleet, index);
+            fleet.shards.borrow_mut().push(shard);
+        }
+        troubles::trouble(run, &fleet.nodes);
+        fleet.submit();
+        fleet.cancel();
+        fleet.move_limits();
+        Box::new(Running(fleet))
+    }
+
+    fn below(&self, end: u64) -> u64 {
+        self.random.borrow_mut().below(end)
+    }
+
+    /// Whether something goes wrong that does so in so many of 100 cases while faults last.
+    fn fails(&self, knob: &str) -> bool {
+        let percent = self.run.knob(knob);
+        !self.run.is_healed() && self.random.borrow_mut().percent(percent)
+    }
+
+    /// How long something takes that may be slow while faults last.
+    async fn linger(&self, knob: &str) {
+        let most = self.run.knob(knob);
+        if most > 0 && !self.run.is_healed() {
+            let takes = Duration::from_millis(self.below(most + 1));
+            self.run.world.sleep(takes).await;
+        }
+    }
+
+    fn holder(&self, key: &str) -> Option<Rc<HolderSide>> {
+        let holders = self.holders.borrow();
+        holders.iter().find(|holder| holder.key == key).cloned()
+    }
+
+    fn shard(&self, name: &str) -> Option<Rc<ShardSide>> {
+        let shards = self.shards.borrow();
+        shards.iter().find(|shard| shard.name == name).cloned()
+    }
+
+    fn leases(&self) -> Option<LeaseOptions> {
+        let part = Amount::Permits(self.run.knob("lease-part"));
+        let provisioning = match self.run.knob("lease-mode") {
+            1 => Provisioning::Strict,
+            2 => Provisioning::Under { reserve: part },
+            3 => Provisioning::Over { extra: part },
+            _ => return None,
+        };
+        Some(LeaseOptions {
+            provisioning,
+            permits_per_lease: self.run.knob("lease-permits"),
+            ttl: self.run.knob_ms("lease-ttl-ms"),
+            limited_groups: match self.run.knob("lease-limited-groups") {
+                0 => LimitedGroups::Exclude,
+                _ => LimitedGroups::WithinGroupLimit,
+            },
+            ..LeaseOptions::default()
+        })
+    }
+
+    /// Has `happens` take place at a random time while faults last.
+    fn sometime<F: Future<Output = ()> + 'static>(
+        self: &Rc<Self>,
+        happens: impl FnOnce(Rc<Fleet>) -> F + 'static,
+    ) {
+        let at = Duration::from_millis(self.below(self.run.knob("duration-s") * 1_000));
+        let fleet = Rc::downgrade(self);
+        let world = self.run.world.clone();
+        self.run.world.spawn(async move {
+            world.sleep(at).await;
+            if let Some(fleet) = fleet.upgrade() {
+                happens(fleet).await;
+            }
+        });
+    }
+
+    fn submit(self: &Rc<Self>) {
+        let mut left = self.run.knob("jobs");
+        let mut next = 0;
+        while left > 0 {
+            let batch = 1 + self.below(left.min(6));
+            left -= batch;
+            let shard = format!("shard-{}", self.below(self.run.knob("shards")));
+            let key = format!("key-{}", self.below(self.run.knob("keys")));
+            let group = format!("group-{}", self.below(self.run.knob("groups")));
+            let ids: Vec<String> = (next..next + batch).map(|n| format!("job-{n:03}")).collect();
+            next += batch;
+            for id in &ids {
+                self.work.expect(id, &shard, &key, &group);
+            }
+            self.sometime(move |fleet| shard::submit(fleet, shard, key, group, ids));
+        }
+    }
+
+    fn cancel(self: &Rc<Self>) {
+        for _ in 0..self.run.knob("cancels") {
+            let id = format!("job-{:03}", self.below(self.run.knob("jobs")));
+            self.sometime(move |fleet| shard::cancel(fleet, id));
+        }
+    }
+
+    fn move_limits(self: &Rc<Self>) {
+        for _ in 0..self.run.knob("limit-moves") {
+            self.sometime(|fleet| async move { holder::move_limit(&fleet) });
+        }
+        for switch in 0..self.run.knob("lease-switches") {
+            self.sometime(move |fleet| async move {
+                holder::switch_leases(&fleet, switch % 2 == 1);
+            });
+        }
+    }
+}
+
+fn nodes(run: &Run) -> Vec<Node> {
+    match run.knob("apart") {
+        0 => vec![run.world.node("node-0")],
+        _ => (0..=run.knob("shards").min(2))
+            .map(|index| run.world.node(&format!("node-{index}")))
+            .collect(),
+    }
+}
+
+/// The fleet as the run sees it. Handles go round in a circle through the objects; here they are
+/// let go.
+struct Running(Rc<Fleet>);
+
+impl Scenario for Running {
+    fn check(&self) {
+        let Running(fleet) = self;
+        for holder in fleet.holders.borrow().iter() {
+            let allowed = || holder.allowed();
+            fleet
+                .books
+                .follow(&fleet.run, &holder.key, holder.object.storage(), allowed);
+            fleet.work.with_running(&holder.key, |runs| {
+                running::check(&fleet.run, &fleet.books, &holder.key, runs, shard::client_id);
+            });
+        }
+        for shard in fleet.shards.borrow().iter() {
+            shard.order.follow(&fleet.run, &shard.name, shard.object.storage());
+        }
+    }
+
+    fn scan(&self) {
+        let Running(fleet) = self;
+        for holder in fleet.holders.borrow().iter() {
+            let storage = holder.object.storage();
+            if let Some(open) = holder.open.borrow().upgrade() {
+                sums::check_holder(&fleet.run, storage, open.semaphore.clone(), &holder.key);
+            }
+            awake::check_holder(&fleet.run, &holder.node, storage, &holder.key);
+        }
+        for shard in fleet.shards.borrow().iter() {
+            let storage = shard.object.storage();
+            if let Some(open) = shard.open.borrow().upgrade() {
+                sums::check_queue(&fleet.run, storage, open.queue.clone(), &shard.name);
+            }
+            awake::check_queue(&fleet.run, storage, &shard.name);
+        }
+    }
+
+    fn heal(&self) {
+        let Running(fleet) = self;
+        troubles::mend(&fleet.nodes);
+        for holder in fleet.holders.borrow().iter() {
+            holder.heal();
+        }
+    }
+
+    fn left_to_do(&self) -> Option<(String, String)> {
+        let Running(fleet) = self;
+        if let Some(left) = jobs::left(&fleet.work.jobs()) {
+            return Some(left);
+        }
+        for holder in fleet.holders.borrow().iter() {
+            if let Some(left) = returned::left_at_holder(holder.object.storage()) {
+                return Some((holder.key.clone(), left));
+            }
+        }
+        for shard in fleet.shards.borrow().iter() {
+            if let Some(left) = returned::left_at_queue(shard.object.storage()) {
+                return Some((shard.name.clone(), left));
+            }
+        }
+        None
+    }
+
+    fn finish(&self) {
+        let Running(fleet) = self;
+        jobs::finish(&fleet.run, &fleet.work.jobs());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.holders.take();
+        self.0.shards.take();
+    }
+}
