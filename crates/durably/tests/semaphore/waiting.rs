@@ -402,3 +402,28 @@ fn what_a_round_has_seen_has_no_other_round_held() {
     setup.world.advance(ms(300));
     assert_eq!(setup.events().len(), 1);
 }
+
+#[test]
+fn what_comes_back_behind_a_round_in_one_commit_has_another_held() {
+    let setup = Setup::new(|builder| builder.limit(2));
+    let grant = held(&setup, "c1", 2);
+    let parked = setup.send(waiting("c2", &[("a", 1)], 60_000));
+    setup.world.advance(ms(1_000));
+    let other = setup.send(request("c3", &[("a", 1)]));
+    // The round of the other is held in 100 ms, and then the report comes as well.
+    let (world, object) = (setup.world.clone(), setup.object.clone());
+    setup.world.spawn(async move {
+        world.sleep(ms(100)).await;
+        let json = claim("c1", &grant, 2, 1).to_string().into_bytes();
+        let call =
+            object.call(move |object| async move { object.semaphore.handle_json(&json).await });
+        call.await
+            .expect("the object is open")
+            .expect("a report is taken");
+    });
+    setup.world.advance(ms(100));
+    assert_eq!(permits(&other.granted()), 0);
+    assert!(parked.is_waiting());
+    setup.world.advance(ms(200));
+    assert_eq!(permits(&parked.granted()), 1);
+}
