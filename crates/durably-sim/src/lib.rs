@@ -73,6 +73,8 @@ mod executor;
 mod host;
 mod node;
 mod object;
+#[cfg(feature = "deliberate-bugs")]
+pub mod proof;
 mod random;
 pub mod replay;
 pub mod simulation;

@@ -5,6 +5,11 @@
 //! reaches the disk is the matter of a [`host::Host`]. Nothing in here knows tokio, rusqlite or
 //! Cloudflare.
 
+#[cfg(feature = "deliberate-bugs")]
+pub mod bugs;
+#[cfg(not(feature = "deliberate-bugs"))]
+#[allow(unreachable_pub, reason = "it is public with the feature")]
+mod bugs;
 pub mod error;
 pub mod host;
 pub mod id;

@@ -528,3 +528,9 @@ fn while_one_keeps_the_alarm_busy_the_others_are_woken_by_timers() {
     assert!(passes.contains(&one), "{passes:?}");
     assert!(passes.contains(&other), "{passes:?}");
 }
+
+#[cfg(feature = "deliberate-bugs")]
+#[test]
+fn deliberate_bugs_are_found() {
+    durably_sim::proof::by_own_tests("scheduler");
+}

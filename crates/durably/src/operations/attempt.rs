@@ -15,6 +15,7 @@ use super::driver::{Attempt, Driver, Starting};
 use super::event::{AttemptOutcome, OperationEventKind};
 use super::handler::{Call, HandlerError};
 use super::store;
+use crate::bugs::{Bug, is_on};
 use crate::error::StorageError;
 use crate::scheduler::report;
 
@@ -94,6 +95,9 @@ impl Driver {
             let due_at = driver.scheduler.now() + delay;
             let known = store::retry(transaction.sql(), generation, number, due_at, &error)?;
             driver.observe(transaction)?;
+            if is_on(Bug::OverlapAfterTimeout) {
+                driver.claims.borrow_mut().remove(&generation);
+            }
             Ok((known && !last).then_some(due_at))
         });
         match stored.await {
@@ -152,11 +156,16 @@ impl Driver {
         let settled = self.scheduler.transaction(move |transaction| {
             let sql = transaction.sql();
             let Attempt {
-                generation,
+                mut generation,
                 number,
                 ref claim,
                 ..
             } = *settling;
+            if is_on(Bug::LateResultApplies)
+                && let Some(row) = store::status(sql, &settling.id)?
+            {
+                generation = row.generation;
+            }
             let now = driver.scheduler.now();
             let cancelled = claim.cancel_requested.get();
             let settlement = decide::settle(number, max_attempts, cancelled, &outcome);

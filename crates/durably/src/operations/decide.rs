@@ -2,6 +2,7 @@
 
 use super::event::TerminalReason;
 use super::handler::HandlerConfig;
+use crate::bugs::{Bug, is_on};
 
 /// Where a call stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +86,12 @@ pub(super) fn pick(progress: Progress, limits: Option<&HandlerConfig>) -> Pick {
     if interruptions > limits.max_interruptions {
         return Pick::End(TerminalReason::Interrupted);
     }
+    let uncounted = match is_on(Bug::InterruptionCounts) {
+        true => interruptions,
+        false => 0,
+    };
     Pick::Start {
-        attempt: progress.attempts + 1,
+        attempt: progress.attempts + 1 + uncounted,
         interruptions,
     }
 }

@@ -14,12 +14,13 @@ use std::time::Duration;
 use futures::channel::oneshot;
 use serde_json::Value;
 
-use super::decide::{self, Pick};
+use super::decide::{self, Pick, State};
 use super::error::OperationError;
 use super::event::{OperationEvent, OperationEventKind};
 use super::handler::Handler;
 use super::store;
 use super::token::Canceller;
+use crate::bugs::{Bug, is_on};
 use crate::error::{BoxError, StorageError};
 use crate::host::{LocalFuture, Sql, Transaction};
 use crate::lifecycle::{self, Hook};
@@ -347,6 +348,9 @@ impl Driver {
         let Some(row) = store::due_row(sql, generation, now)? else {
             return Ok(Some(slot));
         };
+        if row.progress.state == State::Started && is_on(Bug::ForgetInterrupted) {
+            return Ok(Some(slot));
+        }
         let handler = self.handlers.get(&row.name);
         match decide::pick(row.progress, handler.map(|handler| &handler.config)) {
             Pick::Start {

@@ -17,6 +17,7 @@ use futures::future::{AbortHandle, abortable};
 pub(crate) use pass::report;
 pub use pool::{HandlerPool, Slot};
 
+use crate::bugs::{Bug, is_on};
 use crate::error::{BoxError, ConfigError, OpenError, StorageError};
 use crate::host::{Host, LocalFuture, Sql, Transaction};
 use crate::id::Ids;
@@ -315,7 +316,10 @@ impl Scheduler {
         let mut wake = None;
         for participant in self.participants() {
             let at = participant.next_pending_at(sql)?;
-            pending = earlier(pending, at);
+            pending = match is_on(Bug::AlarmOfTheLast) {
+                true => at.or(pending),
+                false => earlier(pending, at),
+            };
             wake = earlier(
                 wake,
                 match at {
@@ -341,7 +345,9 @@ impl Scheduler {
         let armed = self.0.alarm.get();
         let keep = matches!(arming, Arming::Usual)
             && armed.is_some_and(|armed| armed.serves(wanted, now, min_delay));
-        if !keep {
+        let dropped = is_on(Bug::DropAlarm)
+            || (matches!(arming, Arming::Opening) && is_on(Bug::NoAlarmOnOpen));
+        if !keep && !dropped {
             transaction.set_alarm(wanted)?;
         }
         let scheduler = self.clone();

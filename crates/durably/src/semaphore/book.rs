@@ -13,6 +13,7 @@ use super::ledger::Delta;
 use super::operators::ForceReleased;
 use super::protocol::{GrantReport, GrantResult, GrantStatus, LeaseGrant, LeaseReport};
 use super::store::{Changes, GrantRow, LeaseRow};
+use crate::bugs::{Bug, is_on};
 use crate::time::Timestamp;
 
 /// The rows of a decision, as they were and as they become.
@@ -84,7 +85,8 @@ impl Book {
     /// Applies a report of a grant.
     pub fn report(&mut self, client_id: &str, report: &GrantReport, now: Timestamp) -> GrantResult {
         let known = self.grants.get_mut(&report.grant_id);
-        let Some(row) = known.filter(|row| row.client_id == client_id) else {
+        let is_own = |row: &&mut GrantRow| row.client_id == client_id || is_on(Bug::ForeignReport);
+        let Some(row) = known.filter(is_own) else {
             return GrantResult {
                 grant_id: report.grant_id.clone(),
                 claimed: 0,
@@ -92,12 +94,21 @@ impl Book {
             };
         };
         self.delta.remove_grant(row);
-        let late = now >= row.expires_at;
+        let late = now >= row.expires_at && !is_on(Bug::ClaimAfterDeadline);
         if late {
             row.permits = row.claimed;
         }
         row.claimed = row.claimed.max(report.claimed.min(row.permits));
         row.released = row.released.max(report.released.min(row.claimed));
+        if is_on(Bug::TrustReportedClaim) {
+            row.claimed = row.claimed.max(report.claimed);
+        }
+        if is_on(Bug::TrustReportedRelease) {
+            row.released = row.released.max(report.released);
+        }
+        if is_on(Bug::MarkFalls) {
+            row.released = report.released.min(row.claimed);
+        }
         let claimed = row.claimed;
         if row.released >= row.permits {
             self.grants.remove(&report.grant_id);
@@ -141,8 +152,10 @@ impl Book {
         if report.retired {
             row.permits = row.released.max(drawn);
             row.retired = true;
-        } else if row.is_expired(now) {
+        } else if row.is_expired(now) && !is_on(Bug::RenewExpiredLease) {
             row.retired = true;
+        } else if is_on(Bug::ReviveRetiredLease) {
+            row.retired = false;
         }
         if !row.retired
             && let Some(ttl) = leasing.ttl()
@@ -234,9 +247,13 @@ impl Book {
 
     /// Has no more drawn from a lease; its footprint stays. Gives it as it is then.
     pub(super) fn retire_lease(&mut self, lease_id: &str) -> Option<LeaseRow> {
+        let drawn = self.drawn.get(lease_id).copied();
         let row = self.leases.get_mut(lease_id)?;
         self.delta.remove_lease(row);
         row.retired = true;
+        if is_on(Bug::RetireFreesUndrawn) {
+            row.permits = row.permits.min(drawn.unwrap_or(row.permits));
+        }
         self.delta.add_lease(row);
         Some(row.clone())
     }

@@ -8,6 +8,7 @@ use super::event::SemaphoreEvent;
 use super::holder::Inner;
 use super::operators::ForceReleased;
 use super::store;
+use crate::bugs::{Bug, is_on};
 use crate::error::StorageError;
 use crate::host::Sql;
 use crate::time::Timestamp;
@@ -51,7 +52,8 @@ impl Inner {
                 let mut expired: Vec<(String, ForceReleased)> = Vec::new();
                 for client_id in clients {
                     // Whose request waits here is alive, though it has nothing to say meanwhile.
-                    if inner.rounds.is_waited_by(&client_id) {
+                    let waits = inner.rounds.is_waited_by(&client_id);
+                    if waits && !is_on(Bug::WaitingCountsAsSilent) {
                         store::renew_client(sql, &client_id, now)?;
                         continue;
                     }

@@ -26,6 +26,7 @@ use super::round::{Policy, usage};
 use super::rounds::Rounds;
 use super::store::{self, Changes, GrantRow, LeaseRow};
 use super::tap::{Act, Told};
+use crate::bugs::{Bug, is_on};
 use crate::error::{BoxError, ConfigError, OpenError, StorageError};
 use crate::host::{LocalFuture, Sql, Transaction};
 use crate::lifecycle::{Hook, emit};
@@ -375,7 +376,9 @@ impl Inner {
         let inner = self.clone();
         let applied = self.scheduler.transaction(move |transaction| {
             let sql = transaction.sql();
-            inner.renew(sql, &client_id, client_ttl_ms, now)?;
+            if !is_on(Bug::ReportingCountsAsSilent) || client_ttl_ms.is_some() {
+                inner.renew(sql, &client_id, client_ttl_ms, now)?;
+            }
             let leasing = inner.leasing();
             let leases = leases.filter(|_| leasing.is_active());
             let mut book = Book::new(
@@ -467,19 +470,45 @@ impl Inner {
         changes: &Changes,
         delta: Delta,
     ) -> Result<(), StorageError> {
+        if is_on(Bug::ReplyBeforeCommit) {
+            self.write_later(changes.clone(), delta);
+            return Ok(());
+        }
+        self.write(transaction, changes, delta)
+    }
+
+    fn write(
+        self: &Rc<Self>,
+        transaction: &dyn Transaction,
+        changes: &Changes,
+        delta: Delta,
+    ) -> Result<(), StorageError> {
         store::write(transaction.sql(), changes)?;
         #[cfg(debug_assertions)]
         self.compare(transaction.sql(), &delta)?;
         if !delta.is_empty() {
             let inner = self.clone();
             transaction.on_release(Box::new(move || {
+                if delta.frees() && is_on(Bug::LoseDelta) {
+                    return;
+                }
                 inner.ledger.borrow_mut().apply(&delta);
-                if delta.frees() {
+                if delta.frees() && !is_on(Bug::FreedWakesNobody) {
                     inner.freed();
                 }
             }));
         }
         Ok(())
+    }
+
+    /// Only for [`Bug::ReplyBeforeCommit`].
+    fn write_later(self: &Rc<Self>, changes: Changes, delta: Delta) {
+        let (inner, scheduler) = (self.clone(), self.scheduler.clone());
+        self.scheduler.spawn(async move {
+            let write =
+                move |transaction: &dyn Transaction| inner.write(transaction, &changes, delta);
+            let _ = scheduler.transaction(write).await;
+        });
     }
 
     #[cfg(debug_assertions)]
@@ -583,7 +612,10 @@ impl Participant for Inner {
     }
 
     fn next_pending_at(&self, sql: &dyn Sql) -> Result<Option<Timestamp>, StorageError> {
-        let deadline = store::next_deadline(sql)?;
+        let deadline = match is_on(Bug::ForgetDeadline) {
+            true => None,
+            false => store::next_deadline(sql)?,
+        };
         let expiry = match self.ephemeral.get() {
             true => store::next_client_expiry(sql)?,
             false => None,

@@ -18,6 +18,7 @@ use super::ledger::Ledger;
 use super::protocol::{LeaseGrant, LeaseReport, PermitRequest};
 use super::round::{Policy, added};
 use super::store::LeaseRow;
+use crate::bugs::{Bug, is_on};
 use crate::time::{MAX_SAFE_INTEGER, Timestamp};
 
 /// What a holder has to do with leases at a moment.
@@ -59,6 +60,7 @@ impl Leasing {
     /// be running that much.
     pub(super) fn charge(&self, report: &LeaseReport) -> u64 {
         match self {
+            Leasing::On(_) if is_on(Bug::UnknownLeaseIsFree) => 0,
             Leasing::On(options) => report
                 .drawn
                 .saturating_sub(report.released)
@@ -79,6 +81,10 @@ impl Leasing {
 
     /// What grants may still receive in all, with so many permits granted, leased and charged.
     pub fn room(&self, limit: u64, outstanding: u64, footprint: u64, charge: u64) -> u64 {
+        let footprint = match is_on(Bug::ForgetFootprint) {
+            true => 0,
+            false => footprint,
+        };
         let within_limit = || {
             limit
                 .saturating_sub(outstanding)
@@ -95,6 +101,9 @@ impl Leasing {
             Provisioning::Under { reserve } => {
                 let reserve = reserve.of(limit).min(limit.saturating_sub(1));
                 within_limit().min(limit.saturating_sub(reserve).saturating_sub(outstanding))
+            }
+            Provisioning::Over { extra } if is_on(Bug::ExtraCountedTwice) => {
+                (limit.saturating_add(extra.of(limit))).saturating_sub(outstanding)
             }
             Provisioning::Over { .. } => limit.saturating_sub(outstanding),
         }

@@ -22,6 +22,7 @@ use super::protocol::{
     PermitRequest,
 };
 use super::store::{Changes, GrantRow, LeaseRow};
+use crate::bugs::{Bug, is_on};
 use crate::time::{MAX_SAFE_INTEGER, Timestamp};
 
 /// Of how many leases that a request does not report it is told that they are over. The others' turn
@@ -362,6 +363,7 @@ fn carry(requests: &[Arc<PermitRequest>], book: &Book, replies: &mut [GrantReply
         let name = (request.client_id.as_str(), request_id.as_str());
         replies[place].grants = grants.get(&name).cloned().unwrap_or_default();
         repeated[place] = !replies[place].grants.is_empty() || leased.contains(&name);
+        repeated[place] &= !is_on(Bug::RepeatGivesAgain);
     }
     repeated
 }
@@ -468,7 +470,7 @@ fn serve(
     next_id: &mut dyn FnMut() -> String,
 ) -> Served {
     let requests = serving.requests;
-    let mut room = serving.room;
+    let mut room = serving.room + u64::from(is_on(Bug::LimitOffByOne));
     let mut group_rooms: BTreeMap<&str, u64> = serving
         .policies
         .iter()
@@ -476,6 +478,9 @@ fn serve(
             let outstanding = book.delta().group_outstanding_after(serving.ledger, group);
             let footprint = book.delta().group_footprint_after(serving.ledger, group);
             let left = policy.ceiling()?.saturating_sub(outstanding);
+            if is_on(Bug::ForgetGroupFootprint) {
+                return Some((group.as_str(), left));
+            }
             Some((group.as_str(), left.saturating_sub(footprint)))
         })
         .collect();
@@ -496,8 +501,8 @@ fn serve(
         let (give, reason) = match serving.policies.get(group) {
             // A group without a policy would be a fault of the caller; it stays closed.
             None => (0, BlockedReason::LimitResolutionError),
-            Some(Policy::Closed(reason)) => (0, *reason),
-            Some(Policy::Open { .. }) => {
+            Some(Policy::Closed(reason)) if !is_on(Bug::GiveToClosedGroup) => (0, *reason),
+            Some(_) => {
                 let group_room = group_rooms.get_mut(group);
                 let give = demand
                     .count
@@ -505,7 +510,9 @@ fn serve(
                     .min(group_room.as_deref().copied().unwrap_or(u64::MAX));
                 room -= give;
                 let group_is_full = group_room.is_some_and(|group_room| {
-                    *group_room -= give;
+                    if !is_on(Bug::GroupCeilingPerDemand) {
+                        *group_room -= give;
+                    }
                     *group_room == 0
                 });
                 // The group's ceiling is named first, though the limit may be used up as well.
@@ -559,6 +566,9 @@ fn in_service_order(requests: &[Arc<PermitRequest>]) -> Vec<(usize, &Demand)> {
         .collect();
     // Stable, so arrival and position decide where age and client do not.
     demands.sort_by_key(|(place, demand)| (demand.oldest_at, requests[*place].client_id.as_str()));
+    if is_on(Bug::NewestFirst) {
+        demands.reverse();
+    }
     demands
 }
 

@@ -327,3 +327,9 @@ fn a_job_costs_few_rows() {
         "{per_job} rows a job with {grants} grants"
     );
 }
+
+#[cfg(feature = "deliberate-bugs")]
+#[test]
+fn deliberate_bugs_are_found() {
+    durably_sim::proof::by_own_tests("queue");
+}

@@ -22,6 +22,7 @@ use super::{
     AccountJobs, Admission, CancelOutcome, JobError, JobRunner, JobState, JobStatus, NewJob,
     RunError, RunJob, ShardList, SubmitOutcome,
 };
+use crate::bugs::{Bug, is_on};
 use crate::error::{BoxError, ConfigError, OpenError};
 use crate::host::{Host, LocalFuture, Object};
 use crate::operations::{
@@ -358,7 +359,8 @@ fn has_ended(event: &OperationEvent) -> bool {
         event.kind,
         OperationEventKind::AttemptSettled(AttemptOutcome::Completed)
             | OperationEventKind::Terminal(_)
-    )
+    ) || (is_on(Bug::RetryReturnsPermit)
+        && matches!(event.kind, OperationEventKind::AttemptSettled(_)))
 }
 
 /// Gives a job's permit back. Should this get lost, the queue asks whether the job has ended.
@@ -449,7 +451,10 @@ async fn finished(operations: Operations, ids: Vec<String>) -> Result<Vec<String
     Ok(ids
         .into_iter()
         .zip(results)
-        .filter(|(_, result)| !matches!(result, OperationResult::Pending { .. }))
+        .filter(|(_, result)| match is_on(Bug::FailedKeepsPermit) {
+            true => matches!(result, OperationResult::Completed { .. }),
+            false => !matches!(result, OperationResult::Pending { .. }),
+        })
         .map(|(id, _)| id)
         .collect())
 }

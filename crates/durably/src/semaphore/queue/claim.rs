@@ -1,6 +1,7 @@
 //! What a holder's answer to a report changes: which items keep their permit, which go back to their
 //! place, when a grant is settled. Pure.
 
+use crate::bugs::{Bug, is_on};
 use crate::semaphore::protocol::{GrantReport, GrantResult, GrantStatus};
 
 /// Where an item of a grant stands.
@@ -70,7 +71,8 @@ pub(super) fn judge(
     // What a report says has been heard by whoever answered it, in whichever way it was taken.
     let told = if known { told.max(sent.released) } else { told };
     if claim == Claim::Confirmed || (!known && finished == all) {
-        let settled = finished == all && (!known || told >= all);
+        let is_told = told >= all || is_on(Bug::SettleUntold);
+        let settled = finished == all && (!known || is_told);
         return Verdict {
             told,
             settled,

@@ -10,6 +10,7 @@ use super::inner::Change;
 use super::item::{MAX_ITEM_ID_BYTES, NewItem, Outcome, Refusal};
 use super::store::{self, State};
 use super::turn::MAX_ASKED;
+use crate::bugs::{Bug, is_on};
 use crate::error::StorageError;
 use crate::host::Sql;
 use crate::semaphore::protocol::check_id;
@@ -135,7 +136,7 @@ impl<'a> Draws<'a> {
     /// The name of the draw that the next item of the group belongs to, if it need not wait. It does
     /// not overtake one that waits.
     fn next(&mut self, key: &str, group: &str) -> Option<Name> {
-        if self.room == 0 {
+        if self.room == 0 && !is_on(Bug::OvertakeWaiting) {
             return None;
         }
         let (book, now) = (self.book, self.now);
@@ -143,7 +144,8 @@ impl<'a> Draws<'a> {
             .groups
             .entry((key.to_owned(), group.to_owned()))
             .or_insert_with(|| {
-                let mut sources = match book.waits(key, group) {
+                let waits = book.waits(key, group) && !is_on(Bug::OvertakeWaiting);
+                let mut sources = match waits {
                     true => Vec::new(),
                     false => book.sources(key, group, now),
                 };
@@ -196,7 +198,7 @@ impl<'a> Draws<'a> {
         if source.undrawn == 0 {
             of_group.sources.pop();
         }
-        self.room -= 1;
+        self.room = self.room.saturating_sub(1);
     }
 
     /// The item waits, so those behind it do.

@@ -11,8 +11,10 @@ use futures::channel::oneshot;
 use super::book::{Book, Name};
 use super::builder::{AdmitCallback, FinishedCallback, Settings};
 use super::event::{QueueEvent, TARGET};
+use super::lease::Phase;
 use super::store::{self, State};
 use super::transport::HolderTransport;
+use crate::bugs::{Bug, is_on};
 use crate::error::{BoxError, OpenError, StorageError};
 use crate::host::{LocalFuture, Sql};
 use crate::lifecycle::{Hook, emit};
@@ -260,6 +262,9 @@ impl Inner {
             settings.request_wait,
         );
         for lease in store::leases(sql)? {
+            if lease.phase == Phase::Stopped && is_on(Bug::ForgetStoppedLease) {
+                continue;
+            }
             book.load_lease(&lease);
         }
         for group in store::waiting_groups(sql)? {

@@ -17,6 +17,7 @@ use super::event::{QueueEvent, RequeueReason};
 use super::inner::{Change, Inner};
 use super::lease::Clocks;
 use super::store;
+use crate::bugs::{Bug, is_on};
 use crate::error::StorageError;
 use crate::host::Sql;
 use crate::layers::Elapsed;
@@ -75,7 +76,18 @@ impl Inner {
                     Err(error) => error,
                 }
             }
-            Err(error) => error,
+            Err(error) => {
+                if is_on(Bug::RequeueOnTimeout) {
+                    let results = reports.grants.iter().map(|report| GrantResult {
+                        grant_id: report.grant_id.clone(),
+                        claimed: 0,
+                        status: GrantStatus::Expired,
+                    });
+                    let results = results.collect();
+                    let _ = self.take_answers(&key, reports.grants, results).await;
+                }
+                error
+            }
         };
         let now = self.now();
         let is_new = self.book.borrow_mut().tell_failed(&key, now, self.delay());
@@ -122,6 +134,7 @@ impl Inner {
     /// Sends a request, once its id is stored, and waits for its answer.
     async fn answer_to(self: &Rc<Self>, ask: Ask) -> Result<(Reports, GrantReply), ClientError> {
         let id = match ask.id {
+            _ if is_on(Bug::NewIdOnRepeat) => self.scheduler.next_id().into(),
             Some(id) => id,
             None => self.name_request(&ask.key).await?,
         };
@@ -305,7 +318,10 @@ fn judge_all(
         };
         let id = |position: &usize| &grant.items[*position];
         for id in verdict.back.iter().map(id) {
-            store::requeue(sql, id)?;
+            match is_on(Bug::LoseExpiredItem) {
+                true => store::remove(sql, id)?,
+                false => store::requeue(sql, id)?,
+            }
             events.push(QueueEvent::Requeued {
                 id: id.to_string(),
                 key: key.to_string(),

@@ -7,6 +7,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::bugs::{Bug, is_on};
 use crate::semaphore::protocol::{LeaseGrant, LeaseReport};
 use crate::time::Timestamp;
 
@@ -85,14 +86,24 @@ impl Lease {
     /// Permits that may still be drawn, unless its time is over.
     pub(super) fn undrawn(&self) -> u64 {
         match self.phase {
+            Phase::Live if !self.ending && is_on(Bug::DrawPermitAgain) => {
+                let out = self.drawn.saturating_sub(self.released);
+                self.permits.saturating_sub(out)
+            }
             Phase::Live if !self.ending => self.permits.saturating_sub(self.drawn),
+            Phase::Stopped if is_on(Bug::DrawFromStoppedLease) => {
+                self.permits.saturating_sub(self.drawn)
+            }
             _ => 0,
         }
     }
 
     /// Permits that may be drawn at `now`.
     pub(super) fn drawable_at(&self, now: Timestamp) -> u64 {
-        if now < self.until { self.undrawn() } else { 0 }
+        match now < self.until || is_on(Bug::DrawAfterExpiry) {
+            true => self.undrawn(),
+            false => 0,
+        }
     }
 
     /// Whether every permit that was drawn has come back.
@@ -210,8 +221,10 @@ impl Clocks {
     /// `None` if it has ended.
     fn lasting(&self, end: Timestamp) -> Option<(Duration, Timestamp)> {
         let lasting = match self.holder {
-            Some(holder) => (end.since(holder), self.sent + end.since(holder)),
-            None => (end.since(self.now), end),
+            Some(holder) if !is_on(Bug::TrustForeignClock) => {
+                (end.since(holder), self.sent + end.since(holder))
+            }
+            _ => (end.since(self.now), end),
         };
         (!lasting.0.is_zero()).then_some(lasting)
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use super::jobs::disarm;
 use super::{Assignment, Book, Grant, Group, Held, Job, Lane, Name, Origin, Place, name_in};
+use crate::bugs::{Bug, is_on};
 use crate::semaphore::queue::claim::{Claim, Verdict};
 use crate::semaphore::queue::store;
 use crate::time::Timestamp;
@@ -56,7 +57,7 @@ impl Book {
             group: row.group.as_str().into(),
             items: Vec::with_capacity(items.len()),
             claim: match (admitted, &lease) {
-                (0, None) => Claim::Inherited,
+                (0, None) if !is_on(Bug::BelieveInheritedClaim) => Claim::Inherited,
                 _ => Claim::Confirmed,
             },
             lease: lease.clone(),
@@ -68,6 +69,9 @@ impl Book {
             abandoned: false,
             admit: Lane::default(),
         };
+        if is_on(Bug::ForgetToAdmit) {
+            grant.admitted = items.len();
+        }
         for (position, (id, place)) in items.into_iter().enumerate() {
             grant.items.push(id.clone());
             let Some((place, cancelled)) = place else {
@@ -196,12 +200,13 @@ impl Book {
         };
         let mut drawn_from = None;
         if let Some(grant) = self.grant_mut(&held.key, &held.grant) {
-            grant.finished += 1;
+            grant.finished += 1 + u64::from(is_on(Bug::ReleaseTwice));
             drawn_from = grant.lease.clone();
         }
         self.follow(&held.key, &held.grant);
         if let Some(lease) = drawn_from {
-            self.change_lease(&held.key, &lease, |lease| lease.released += 1);
+            let released = 1 + u64::from(is_on(Bug::ReleaseTwice));
+            self.change_lease(&held.key, &lease, |lease| lease.released += released);
         }
         if self.held.is_empty() && !self.check.busy {
             self.check.not_before = None;
