@@ -7,18 +7,17 @@ use durably::Timestamp;
 /// Whether lines are kept or only summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// Only how many there were, and their digest.
+    /// Only their digest.
     Digest,
     /// Every line.
     Lines,
 }
 
 /// The lines of a run.
-pub struct History {
+pub(super) struct History {
     keep: Keep,
     lines: Vec<Line>,
     buffer: String,
-    count: u64,
     digest: u64,
 }
 
@@ -46,7 +45,6 @@ impl History {
             keep,
             lines: Vec::new(),
             buffer: String::new(),
-            count: 0,
             digest: 0xcbf2_9ce4_8422_2325,
         }
     }
@@ -62,7 +60,6 @@ impl History {
         self.buffer.clear();
         // Writing to a string cannot fail.
         let _ = write!(self.buffer, "{text}");
-        self.count += 1;
         self.add(&at.to_le_bytes());
         self.add(subject.as_bytes());
         let text = std::mem::take(&mut self.buffer);
@@ -85,13 +82,8 @@ impl History {
     }
 
     /// Of all lines, in order.
-    pub fn digest(&self) -> u64 {
+    pub(super) fn digest(&self) -> u64 {
         self.digest
-    }
-
-    /// How many lines there were.
-    pub fn count(&self) -> u64 {
-        self.count
     }
 
     pub(super) fn into_lines(self) -> Vec<Line> {

@@ -27,6 +27,16 @@ pub struct Disconnected;
 /// What a message does when it arrives; called once for each copy.
 pub type Deliver<T> = Rc<dyn Fn() -> LocalFuture<T>>;
 
+/// One copy of a message on its way.
+struct Carried {
+    number: u64,
+    /// 0 is the message itself.
+    copy: u64,
+    about: String,
+    /// In ms.
+    delay: u64,
+}
+
 /// The network of a run.
 pub struct Network {
     world: World,
@@ -101,7 +111,7 @@ impl Network {
     }
 
     /// Sends a message and waits for its answer, for ever if that is lost in silence. `what` says
-    /// what it is, for the history.
+    /// what it is, and `about` for whom, for the history.
     ///
     /// # Errors
     ///
@@ -111,14 +121,14 @@ impl Network {
         run: Rc<Run>,
         from: Node,
         to: Node,
-        what: String,
+        (about, what): (String, String),
         deliver: Deliver<T>,
     ) -> Result<T, Disconnected> {
         let number = self.messages.get() + 1;
         self.messages.set(number);
         run.note(
             from.name(),
-            format_args!("#{number} to {}: {what}", to.name()),
+            format_args!("#{number} to {about} at {}: {what}", to.name()),
         );
         if from.name() == to.name() {
             // Within a process nothing is lost but with the process.
@@ -126,7 +136,7 @@ impl Network {
         }
         if self.is_cut(&from, &to) || self.percent(&self.lost) {
             run.cover("message lost");
-            run.note(from.name(), format_args!("#{number} is lost"));
+            run.note(from.name(), format_args!("#{number} to {about} is lost"));
             return self.lose().await;
         }
         let (answer, answered) = oneshot::channel();
@@ -146,8 +156,12 @@ impl Network {
             let carried = self.clone().carry(
                 run.clone(),
                 (from.clone(), to.clone()),
-                (number, copy),
-                delay,
+                Carried {
+                    number,
+                    copy,
+                    about: about.clone(),
+                    delay,
+                },
                 deliver.clone(),
                 answer.clone(),
             );
@@ -165,25 +179,33 @@ impl Network {
         self: Rc<Self>,
         run: Rc<Run>,
         (from, to): (Node, Node),
-        (number, copy): (u64, u64),
-        delay: u64,
+        message: Carried,
         deliver: Deliver<T>,
         answer: Rc<Cell<Option<oneshot::Sender<T>>>>,
     ) {
+        let Carried {
+            number,
+            copy,
+            about,
+            delay,
+        } = message;
         if delay > 0 {
             self.world.sleep(Duration::from_millis(delay)).await;
         }
         let copied = if copy > 0 { ", a copy" } else { "" };
         run.note(
             to.name(),
-            format_args!("#{number} from {}{copied}", from.name()),
+            format_args!("#{number} for {about} from {}{copied}", from.name()),
         );
         let told = deliver().await;
-        run.note(to.name(), format_args!("#{number} is answered{copied}: {told}"));
+        run.note(
+            to.name(),
+            format_args!("{about} answers #{number}{copied}: {told}"),
+        );
         self.in_flight.set(self.in_flight.get() - 1);
         if self.is_cut(&from, &to) || self.percent(&self.answer_lost) {
             run.cover("answer lost");
-            run.note(to.name(), format_args!("the answer to #{number} is lost"));
+            run.note(to.name(), format_args!("the answer of {about} to #{number} is lost"));
             return;
         }
         let delay = self.below(self.delay.get() + 1);

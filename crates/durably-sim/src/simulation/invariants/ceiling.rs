@@ -1,7 +1,7 @@
 //! *What is granted and leased grows only within the limit in force, and in a group only within its
 //! ceiling.* A lowered limit takes nothing back, so what is out may stay above it, but not grow.
 
-use durably::semaphore::{Amount, LeaseOptions, Provisioning};
+use durably::semaphore::{Amount, Provisioning};
 
 use super::books::{Allowed, Book};
 use crate::simulation::run::Run;
@@ -16,10 +16,16 @@ pub fn check(run: &Run, key: &str, before: &Book, after: &Book, allowed: &Allowe
         return;
     }
     let (outstanding, footprint) = (after.outstanding(None), after.footprint(None));
-    let fits = allowed
-        .leases
-        .iter()
-        .any(|leases| fits(leases.as_ref(), allowed.limit, outstanding, footprint, gave_leases));
+    let fits = allowed.leases.iter().any(|leases| {
+        let within_limit = || outstanding + footprint <= allowed.limit;
+        match leases.as_ref().map(|options| options.provisioning) {
+            None | Some(Provisioning::Strict | Provisioning::Under { .. }) => within_limit(),
+            Some(Provisioning::Over { extra }) => {
+                (!gave_grants || outstanding <= allowed.limit)
+                    && (!gave_leases || footprint <= permits(extra, allowed.limit))
+            }
+        }
+    });
     if !fits {
         let message = format!(
             "{outstanding} granted and {footprint} leased, of {} (leases {:?})",
@@ -47,24 +53,9 @@ pub fn check(run: &Run, key: &str, before: &Book, after: &Book, allowed: &Allowe
     }
 }
 
-/// Whether what is out may have been given, leases being given that way.
-fn fits(
-    leases: Option<&LeaseOptions>,
-    limit: u64,
-    outstanding: u64,
-    footprint: u64,
-    gave_leases: bool,
-) -> bool {
-    let permits = |amount: Amount| match amount {
+fn permits(amount: Amount, limit: u64) -> u64 {
+    match amount {
         Amount::Permits(permits) => permits,
         Amount::Share { ratio } => (limit as f64 * ratio.0).floor() as u64,
-    };
-    match leases.map(|options| options.provisioning) {
-        None | Some(Provisioning::Strict | Provisioning::Under { .. }) => {
-            outstanding + footprint <= limit
-        }
-        Some(Provisioning::Over { extra }) => {
-            outstanding <= limit && (!gave_leases || footprint <= permits(extra))
-        }
     }
 }

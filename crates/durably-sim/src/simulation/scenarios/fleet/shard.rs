@@ -175,6 +175,7 @@ async fn ask(fleet: Rc<Fleet>, from: String, call: HolderCall) -> Result<Reply, 
     let object = holder.object.clone();
     let committed = Rc::downgrade(&fleet);
     let key = holder.key.clone();
+    let about = key.clone();
     let deliver = Rc::new(move || -> LocalFuture<Told> {
         let (object, json) = (object.clone(), json.clone());
         let (committed, key) = (committed.clone(), key.clone());
@@ -195,7 +196,7 @@ async fn ask(fleet: Rc<Fleet>, from: String, call: HolderCall) -> Result<Reply, 
     let (run, network) = (fleet.run.clone(), fleet.run.network.clone());
     let (from, to) = (shard.node.clone(), holder.node.clone());
     drop(fleet);
-    match network.send(run, from, to, what, deliver).await {
+    match network.send(run, from, to, (about, what), deliver).await {
         Ok(Told(reply)) => reply,
         Err(_) => Err(ClientError::unreachable("the connection broke")),
     }
