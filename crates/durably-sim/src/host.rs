@@ -103,7 +103,9 @@ impl VirtualStorage {
         });
         let result = result.borrow_mut().take();
         result.unwrap_or_else(|| {
-            let problem = done.fatal.map_or_else(String::new, |fatal| fatal.to_string());
+            let problem = done
+                .fatal
+                .map_or_else(String::new, |fatal| fatal.to_string());
             Err(StorageError::Ended(problem))
         })
     }

@@ -102,7 +102,9 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
         None => number(text)?..number(text)?.saturating_add(1),
     };
     match range.is_empty() {
-        true => Err(format!("{text} has no seeds: the second must be larger than the first")),
+        true => Err(format!(
+            "{text} has no seeds: the second must be larger than the first"
+        )),
         false => Ok(range),
     }
 }
@@ -127,7 +129,9 @@ fn knob(text: &str) -> Result<(String, u64), String> {
         .any(|knob| knob.name == name);
     match known {
         true => Ok((name.to_owned(), value)),
-        false => Err(format!("there is no knob {name:?}; see `durably-sim scenarios NAME`")),
+        false => Err(format!(
+            "there is no knob {name:?}; see `durably-sim scenarios NAME`"
+        )),
     }
 }
 
@@ -167,7 +171,11 @@ fn run(arguments: RunArguments) -> io::Result<ExitCode> {
             seed,
             set,
             evictions: arguments.evict_at,
-            keep: if arguments.log { Keep::Lines } else { Keep::Digest },
+            keep: if arguments.log {
+                Keep::Lines
+            } else {
+                Keep::Digest
+            },
         };
         let outcome = drive(plan, &order);
         for line in &outcome.lines {
@@ -284,7 +292,6 @@ fn list(name: Option<&str>) -> io::Result<ExitCode> {
         }
     }
 }
-
 
 fn replay(files: &[PathBuf]) -> io::Result<ExitCode> {
     let mut out = io::stdout().lock();

@@ -117,7 +117,8 @@ impl Campaign {
                 thread::park_timeout(Duration::from_millis(100));
                 if told.elapsed() > Duration::from_secs(5) {
                     told = Instant::now();
-                    let (done, polls) = (done.load(Ordering::Relaxed), polls.load(Ordering::Relaxed));
+                    let (done, polls) =
+                        (done.load(Ordering::Relaxed), polls.load(Ordering::Relaxed));
                     progress(done, polls, begun.elapsed());
                 }
             }

@@ -161,7 +161,12 @@ fn pass(run: &Run, scenario: &dyn Scenario) {
 }
 
 /// One step and what must hold after it; `None` if something does not.
-fn step(run: &Run, scenario: &dyn Scenario, steps: &mut u64, end: durably::Timestamp) -> Option<Step> {
+fn step(
+    run: &Run,
+    scenario: &dyn Scenario,
+    steps: &mut u64,
+    end: durably::Timestamp,
+) -> Option<Step> {
     let step = run.world.step(end);
     *steps += 1;
     scenario.check();
@@ -175,7 +180,12 @@ fn step(run: &Run, scenario: &dyn Scenario, steps: &mut u64, end: durably::Times
     }
     if run.world.polls() > MOST_POLLS {
         let message = format!("{MOST_POLLS} polls and no end");
-        run.fail_with(FailureKind::Liveness, "everything is done in time", "", message);
+        run.fail_with(
+            FailureKind::Liveness,
+            "everything is done in time",
+            "",
+            message,
+        );
     }
     (!run.has_failed()).then_some(step)
 }

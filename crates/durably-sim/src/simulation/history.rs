@@ -93,10 +93,15 @@ impl History {
 
 /// The last `most` lines that tell of `subject`, or of all if it is empty.
 pub fn excerpt(lines: &[Line], subject: &str, most: usize) -> Vec<Line> {
-    let about = |line: &&Line| {
-        subject.is_empty() || line.subject == subject || line.text.contains(subject)
-    };
-    let mut last: Vec<Line> = lines.iter().rev().filter(about).take(most).cloned().collect();
+    let about =
+        |line: &&Line| subject.is_empty() || line.subject == subject || line.text.contains(subject);
+    let mut last: Vec<Line> = lines
+        .iter()
+        .rev()
+        .filter(about)
+        .take(most)
+        .cloned()
+        .collect();
     last.reverse();
     last
 }

@@ -57,11 +57,7 @@ impl Knob {
     }
 
     /// One of `values`, the simplest first.
-    pub const fn choice(
-        name: &'static str,
-        values: &'static [u64],
-        about: &'static str,
-    ) -> Knob {
+    pub const fn choice(name: &'static str, values: &'static [u64], about: &'static str) -> Knob {
         Knob {
             name,
             about,

@@ -205,7 +205,10 @@ impl Network {
         self.in_flight.set(self.in_flight.get() - 1);
         if self.is_cut(&from, &to) || self.percent(&self.answer_lost) {
             run.cover("answer lost");
-            run.note(to.name(), format_args!("the answer of {about} to #{number} is lost"));
+            run.note(
+                to.name(),
+                format_args!("the answer of {about} to #{number} is lost"),
+            );
             return;
         }
         let delay = self.below(self.delay.get() + 1);

@@ -22,7 +22,10 @@ pub(super) fn trouble(run: &Rc<Run>, nodes: &[Node]) {
         let down = Duration::from_millis(random.below(run.knob("down-ms") + 1));
         plan(run, at, move |run| async move {
             run.cover("process killed");
-            run.note(node.name(), format_args!("is killed for {} ms", down.as_millis()));
+            run.note(
+                node.name(),
+                format_args!("is killed for {} ms", down.as_millis()),
+            );
             node.kill();
             run.world.sleep(down).await;
             run.note(node.name(), format_args!("starts"));

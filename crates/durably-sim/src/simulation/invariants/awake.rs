@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use durably::{StorageError, Timestamp};
 use durably::host::Sql;
+use durably::{StorageError, Timestamp};
 
 use crate::host::VirtualStorage;
 use crate::node::Node;
@@ -40,8 +40,23 @@ pub fn check_queue(run: &Run, storage: &VirtualStorage, shard: &str) {
         Ok(waits.is_some())
     });
     if waits.unwrap_or(false) && storage.alarm().is_none() {
-        run.fail(NAME, shard, "items are stored and nothing will wake it".to_owned());
+        run.fail(
+            NAME,
+            shard,
+            "items are stored and nothing will wake it".to_owned(),
+        );
     }
+}
+
+/// Checks the alarm of an object that runs calls: those that wait for an attempt, or make one.
+pub fn check_operations(run: &Run, node: &Node, storage: &VirtualStorage) {
+    let pending = storage.read(|sql| {
+        earliest(
+            sql,
+            "SELECT MIN(due_at) FROM durability_operations WHERE due_at IS NOT NULL",
+        )
+    });
+    check(run, node, storage, node.name(), pending.ok().flatten());
 }
 
 fn check(
@@ -53,7 +68,11 @@ fn check(
 ) {
     let Some(pending) = pending else { return };
     match storage.alarm() {
-        None => run.fail(NAME, subject, format!("{pending} is pending, and nothing wakes it")),
+        None => run.fail(
+            NAME,
+            subject,
+            format!("{pending} is pending, and nothing wakes it"),
+        ),
         // A clock that steps back leaves the alarm where it was.
         Some(_) if run.knob("clock-steps") > 0 => {}
         Some(alarm) => {

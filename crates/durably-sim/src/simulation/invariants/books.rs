@@ -184,6 +184,12 @@ impl Books {
         }
         ceiling::check(run, key, &followed.book, &after, &allowed());
         marks::check(run, key, &followed.book, &after);
+        let settled = followed.book.leases.iter();
+        for (id, lease) in settled {
+            if lease.retired && !after.leases.contains_key(id) {
+                run.cover("retired lease settled");
+            }
+        }
         let ids = after.grants.keys().chain(after.leases.keys());
         for id in ids {
             if !followed.ever.contains(id) {
@@ -201,8 +207,18 @@ impl Books {
         }
     }
 
+    /// Some grant or lease that is or was stored, by its place among all.
+    pub fn any_id(&self, key: &str, place: usize) -> Option<String> {
+        let books = self.0.borrow();
+        let ever = &books.get(key)?.ever;
+        ever.iter().nth(place % ever.len().max(1)).cloned()
+    }
+
     /// Looks at the book of a holder.
     pub fn with<T>(&self, key: &str, look: impl FnOnce(&Book) -> T) -> Option<T> {
-        self.0.borrow().get(key).map(|followed| look(&followed.book))
+        self.0
+            .borrow()
+            .get(key)
+            .map(|followed| look(&followed.book))
     }
 }

@@ -10,8 +10,14 @@ const NAME: &str = "permits stay within the limit";
 
 /// Checks what one commit has changed.
 pub fn check(run: &Run, key: &str, before: &Book, after: &Book, allowed: &Allowed) {
-    let gave_grants = after.grants.keys().any(|id| !before.grants.contains_key(id));
-    let gave_leases = after.leases.keys().any(|id| !before.leases.contains_key(id));
+    let gave_grants = after
+        .grants
+        .keys()
+        .any(|id| !before.grants.contains_key(id));
+    let gave_leases = after
+        .leases
+        .keys()
+        .any(|id| !before.leases.contains_key(id));
     if !gave_grants && !gave_leases {
         return;
     }

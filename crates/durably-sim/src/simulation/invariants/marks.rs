@@ -16,7 +16,11 @@ pub fn check(run: &Run, key: &str, before: &Book, after: &Book) {
         });
         let crossed = grant.released > grant.claimed || grant.claimed > grant.permits;
         if fell || crossed {
-            run.fail(NAME, key, format!("grant {id} was {known:?} and is {grant:?}"));
+            run.fail(
+                NAME,
+                key,
+                format!("grant {id} was {known:?} and is {grant:?}"),
+            );
         }
     }
     for (id, lease) in &after.leases {
@@ -25,7 +29,11 @@ pub fn check(run: &Run, key: &str, before: &Book, after: &Book) {
             lease.released < known.released || known.retired && !lease.retired
         });
         if fell || lease.released > lease.permits {
-            run.fail(NAME, key, format!("lease {id} was {known:?} and is {lease:?}"));
+            run.fail(
+                NAME,
+                key,
+                format!("lease {id} was {known:?} and is {lease:?}"),
+            );
         }
     }
 }

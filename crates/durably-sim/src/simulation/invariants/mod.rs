@@ -6,6 +6,7 @@ pub mod ceiling;
 pub mod committed;
 pub mod jobs;
 pub mod marks;
+pub mod operations;
 pub mod order;
 pub mod returned;
 pub mod running;

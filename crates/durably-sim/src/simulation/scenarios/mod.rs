@@ -1,6 +1,7 @@
 //! What is run: each scenario builds objects and work from the knobs of its run.
 
 mod fleet;
+mod operations;
 
 use std::rc::Rc;
 
@@ -48,6 +49,8 @@ pub fn all() -> &'static [&'static Plan] {
         &fleet::LEASES,
         &fleet::LIMITS,
         &fleet::WAITING,
+        &fleet::FOREIGN,
+        &operations::OPERATIONS,
     ]
 }
 

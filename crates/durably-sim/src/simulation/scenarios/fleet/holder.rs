@@ -64,7 +64,9 @@ impl HolderSide {
     pub(super) fn heal(&self) {
         let settings = &self.settings;
         settings.limit.set(settings.limit.get().max(1));
-        settings.ceiling.set(settings.ceiling.get().map(|ceiling| ceiling.max(1)));
+        settings
+            .ceiling
+            .set(settings.ceiling.get().map(|ceiling| ceiling.max(1)));
         settings.closed.set(false);
         self.tell();
     }
@@ -177,6 +179,10 @@ fn build(
             SemaphoreEvent::GrantReclaimed { .. } => run.cover("grant reclaimed"),
             SemaphoreEvent::LeaseGranted { .. } => run.cover("lease given"),
             SemaphoreEvent::LeaseRetired { .. } => run.cover("lease retired"),
+            SemaphoreEvent::ClientExpired { .. } => {
+                run.cover("permits of a silent client taken back");
+            }
+            SemaphoreEvent::ForceReleased { .. } => run.cover("permits taken away by an operator"),
             _ => {}
         }
     });
@@ -210,12 +216,18 @@ pub(super) fn move_limit(fleet: &Fleet) {
             let ceiling = fleet.below(6);
             settings.ceiling.set((ceiling < 5).then_some(ceiling));
             run.cover("ceiling moved");
-            run.note(&holder.key, format_args!("its ceilings become {:?}", settings.ceiling.get()));
+            run.note(
+                &holder.key,
+                format_args!("its ceilings become {:?}", settings.ceiling.get()),
+            );
         }
         1 => {
             settings.closed.set(!settings.closed.get());
             run.cover("gate moved");
-            run.note(&holder.key, format_args!("its gate is closed: {}", settings.closed.get()));
+            run.note(
+                &holder.key,
+                format_args!("its gate is closed: {}", settings.closed.get()),
+            );
         }
         _ => {
             let before = settings.limit.get();
@@ -247,7 +259,10 @@ pub(super) fn switch_leases(fleet: &Fleet, on: bool) {
     }
     drop(ever);
     fleet.run.cover("leases switched");
-    fleet.run.note(&holder.key, format_args!("gives leases: {}", leases.is_some()));
+    fleet.run.note(
+        &holder.key,
+        format_args!("gives leases: {}", leases.is_some()),
+    );
     *settings.leases.borrow_mut() = leases.clone();
     if let Some(open) = holder.open.borrow().upgrade() {
         // The options were taken when the holder was built.

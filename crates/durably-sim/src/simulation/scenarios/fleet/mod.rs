@@ -3,6 +3,7 @@
 //! that wait.
 
 mod holder;
+mod liar;
 mod shard;
 mod work;
 
@@ -52,18 +53,19 @@ macro_rules! fleet_knobs {
 }
 
 const NO_LEASES: Knob = Knob::choice("lease-mode", &[0], "no leases");
-const LEASE_MODES: Knob = Knob::choice(
-    "lease-mode",
-    &[1, 2, 3],
-    "1 strict, 2 under, 3 over",
-);
+const LEASE_MODES: Knob = Knob::choice("lease-mode", &[1, 2, 3], "1 strict, 2 under, 3 over");
 const ANY_LEASES: Knob = Knob::choice(
     "lease-mode",
     &[0, 1, 2, 3],
     "0 no leases, 1 strict, 2 under, 3 over",
 );
 const LEASE_PERMITS: Knob = Knob::range("lease-permits", 1, 8, "the most permits of a lease");
-const LEASE_TTL: Knob = Knob::scale("lease-ttl-ms", 1_000, 120_000, "how long a lease lasts, in ms");
+const LEASE_TTL: Knob = Knob::scale(
+    "lease-ttl-ms",
+    1_000,
+    120_000,
+    "how long a lease lasts, in ms",
+);
 const LEASE_PART: Knob = Knob::range(
     "lease-part",
     0,
@@ -137,6 +139,25 @@ pub(super) const LIMITS: Plan = Plan {
     start: Fleet::start,
 };
 
+/// Clients that lie.
+pub(super) const FOREIGN: Plan = Plan {
+    name: "foreign",
+    about: "beside honest shards, clients lie about their permits and those of others",
+    knobs: fleet_knobs![
+        ANY_LEASES,
+        LEASE_PERMITS,
+        LEASE_TTL,
+        LEASE_PART,
+        LEASES_IN_LIMITED,
+        ANY_WAIT,
+        STILL_LIMITS,
+        Knob::range("liars", 1, 4, "clients that lie"),
+    ],
+    expects: EXPECTED_OF_FOREIGN,
+    short: SHORT,
+    start: Fleet::start,
+};
+
 /// Requests that wait in the holder.
 pub(super) const WAITING: Plan = Plan {
     name: "waiting",
@@ -183,7 +204,7 @@ const EXPECTED: &[&str] = &[
     "job cancelled in the queue",
     "job cancelled while claiming",
     "limit unreadable",
-    "evicted while a round was due",
+    "request cut off by a death",
 ];
 
 const EXPECTED_OF_LEASES: &[&str] = &[
@@ -192,6 +213,7 @@ const EXPECTED_OF_LEASES: &[&str] = &[
     "lease retired",
     "lease expired at the client",
     "lease given back idle",
+    "retired lease settled",
     "job drawn at once",
     "job drawn from a lease that came",
     "request repeated",
@@ -204,6 +226,13 @@ const EXPECTED_OF_LIMITS: &[&str] = &[
     "ceiling moved",
     "gate moved",
     "leases switched",
+];
+
+const EXPECTED_OF_FOREIGN: &[&str] = &[
+    "object evicted",
+    "permits of a silent client taken back",
+    "permits taken away by an operator",
+    "retired lease settled",
 ];
 
 const EXPECTED_OF_WAITING: &[&str] = &["request waited", "object evicted", "processes parted"];
@@ -245,6 +274,9 @@ impl Fleet {
         fleet.submit();
         fleet.cancel();
         fleet.move_limits();
+        for index in 0..run.knob("liars") {
+            fleet.sometime(move |fleet| liar::lie(fleet, index));
+        }
         Box::new(Running(fleet))
     }
 
@@ -322,7 +354,9 @@ impl Fleet {
             let shard = format!("shard-{}", self.below(self.run.knob("shards")));
             let key = format!("key-{}", self.below(self.run.knob("keys")));
             let group = format!("group-{}", self.below(self.run.knob("groups")));
-            let ids: Vec<String> = (next..next + batch).map(|n| format!("job-{n:03}")).collect();
+            let ids: Vec<String> = (next..next + batch)
+                .map(|n| format!("job-{n:03}"))
+                .collect();
             next += batch;
             for id in &ids {
                 self.work.expect(id, &shard, &key, &group);
@@ -372,11 +406,19 @@ impl Scenario for Running {
                 .books
                 .follow(&fleet.run, &holder.key, holder.object.storage(), allowed);
             fleet.work.with_running(&holder.key, |runs| {
-                running::check(&fleet.run, &fleet.books, &holder.key, runs, shard::client_id);
+                running::check(
+                    &fleet.run,
+                    &fleet.books,
+                    &holder.key,
+                    runs,
+                    shard::client_id,
+                );
             });
         }
         for shard in fleet.shards.borrow().iter() {
-            shard.order.follow(&fleet.run, &shard.name, shard.object.storage());
+            shard
+                .order
+                .follow(&fleet.run, &shard.name, shard.object.storage());
         }
     }
 

@@ -19,8 +19,8 @@ use durably::{Scheduler, SchedulerConfig};
 use super::{Fleet, WeakFleet};
 use crate::node::Node;
 use crate::object::VirtualObject;
-use crate::simulation::invariants::order::Order;
 use crate::simulation::invariants::jobs;
+use crate::simulation::invariants::order::Order;
 
 pub(super) struct Shard {
     pub(super) scheduler: Scheduler,
@@ -78,11 +78,7 @@ pub(super) fn open_shard(fleet: &Rc<Fleet>, index: u64) -> Rc<ShardSide> {
     })
 }
 
-fn build(
-    scheduler: &Scheduler,
-    name: &str,
-    fleet: &WeakFleet,
-) -> Result<SemaphoreQueue, BoxError> {
+fn build(scheduler: &Scheduler, name: &str, fleet: &WeakFleet) -> Result<SemaphoreQueue, BoxError> {
     let run = fleet.upgrade().ok_or("the run is over")?.run.clone();
     let (asking, admitting, finishing) = (fleet.clone(), fleet.clone(), fleet.clone());
     let (from, of, at) = (name.to_owned(), name.to_owned(), name.to_owned());
@@ -142,7 +138,7 @@ pub(super) fn client_id(shard: &str) -> String {
 }
 
 /// An answer, as the history has it.
-struct Told(Result<Reply, ClientError>);
+pub(super) struct Told(pub(super) Result<Reply, ClientError>);
 
 impl fmt::Display for Told {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -172,6 +168,7 @@ async fn ask(fleet: Rc<Fleet>, from: String, call: HolderCall) -> Result<Reply, 
             fleet.run.cover("request waited");
         }
     }
+    let is_request = matches!(call.message, Message::Request(_));
     let object = holder.object.clone();
     let committed = Rc::downgrade(&fleet);
     let key = holder.key.clone();
@@ -185,7 +182,12 @@ async fn ask(fleet: Rc<Fleet>, from: String, call: HolderCall) -> Result<Reply, 
                 .await;
             let reply = match handled {
                 Ok(answered) => answered.map_err(ClientError::from),
-                Err(ended) => Err(ClientError::unreachable(ended)),
+                Err(ended) => {
+                    if let (Some(fleet), true) = (committed.upgrade(), is_request) {
+                        fleet.run.cover("request cut off by a death");
+                    }
+                    Err(ClientError::unreachable(ended))
+                }
             };
             if let (Some(fleet), Ok(reply)) = (committed.upgrade(), &reply) {
                 fleet.books.told(&fleet.run, &key, reply);
@@ -203,11 +205,7 @@ async fn ask(fleet: Rc<Fleet>, from: String, call: HolderCall) -> Result<Reply, 
 }
 
 /// The application takes items; their work starts, once.
-async fn admit(
-    fleet: Rc<Fleet>,
-    shard: String,
-    items: Vec<AdmittedItem>,
-) -> Result<(), BoxError> {
+async fn admit(fleet: Rc<Fleet>, shard: String, items: Vec<AdmittedItem>) -> Result<(), BoxError> {
     fleet.linger("admit-ms").await;
     if fleet.fails("admit-fails-percent") {
         return Err("the application is not ready".into());
@@ -227,9 +225,9 @@ fn hear(fleet: &Rc<Fleet>, shard: &str, event: &QueueEvent) {
     run.note(shard, format_args!("{told}"));
     match event {
         QueueEvent::Admitted { via, .. } => match via {
-                Via::Lease { at_once: true, .. } => run.cover("job drawn at once"),
-                Via::Lease { .. } => run.cover("job drawn from a lease that came"),
-                _ => {}
+            Via::Lease { at_once: true, .. } => run.cover("job drawn at once"),
+            Via::Lease { .. } => run.cover("job drawn from a lease that came"),
+            _ => {}
         },
         QueueEvent::Requeued { .. } => run.cover("grant claimed too late"),
         QueueEvent::LeaseStopped { reason, .. } => match reason {
@@ -267,11 +265,11 @@ pub(super) async fn submit(
             for (id, outcome) in ids.iter().zip(outcomes) {
                 match outcome {
                     Outcome::Queued | Outcome::Duplicate => fleet.work.acknowledged(id),
-                    Outcome::Refused { reason } => fleet.run.fail(
-                        jobs::LOST,
-                        id,
-                        format!("it was refused: {reason:?}"),
-                    ),
+                    Outcome::Refused { reason } => {
+                        fleet
+                            .run
+                            .fail(jobs::LOST, id, format!("it was refused: {reason:?}"))
+                    }
                 }
             }
             return;
