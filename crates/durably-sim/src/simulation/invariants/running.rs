@@ -26,16 +26,23 @@ impl Runs {
             *running = running.saturating_sub(1);
         }
     }
-
-    /// How many run in all.
-    pub fn total(&self) -> u64 {
-        self.0.values().sum()
-    }
 }
 
 /// Checks what runs against the book of its holder. `client_of` makes a client's id of a shard's
 /// name.
 pub fn check(run: &Run, books: &Books, key: &str, runs: &Runs, client_of: impl Fn(&str) -> String) {
+    if let Some((shard, message)) = excess(books, key, runs, client_of) {
+        run.fail(NAME, &shard, message);
+    }
+}
+
+/// A shard that runs more than its holder knows of, and how much.
+pub fn excess(
+    books: &Books,
+    key: &str,
+    runs: &Runs,
+    client_of: impl Fn(&str) -> String,
+) -> Option<(String, String)> {
     for ((shard, group), running) in &runs.0 {
         if *running == 0 {
             continue;
@@ -47,7 +54,8 @@ pub fn check(run: &Run, books: &Books, key: &str, runs: &Runs, client_of: impl F
             let message = format!(
                 "{running} of {shard} in {group} run with permits of {key}, which knows of {in_use}"
             );
-            run.fail(NAME, shard, message);
+            return Some((shard.clone(), message));
         }
     }
+    None
 }

@@ -1,7 +1,9 @@
 //! What is run: each scenario builds objects and work from the knobs of its run.
 
 mod fleet;
+mod jobs;
 mod operations;
+mod wire;
 
 use std::rc::Rc;
 
@@ -50,6 +52,7 @@ pub fn all() -> &'static [&'static Plan] {
         &fleet::LIMITS,
         &fleet::WAITING,
         &fleet::FOREIGN,
+        &jobs::JOBS,
         &operations::OPERATIONS,
     ]
 }

@@ -226,6 +226,12 @@ impl AccountLimit {
         Ok(account)
     }
 
+    /// The account's holder, for checks of its sums.
+    #[cfg(feature = "testing")]
+    pub fn semaphore(&self) -> &Semaphore {
+        &self.semaphore
+    }
+
     /// Answers a message of a client; see [`Semaphore::handle`].
     ///
     /// # Errors

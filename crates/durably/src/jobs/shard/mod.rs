@@ -180,6 +180,12 @@ impl JobShard {
         })
     }
 
+    /// The shard's queue, for checks of its sums.
+    #[cfg(feature = "testing")]
+    pub fn queue(&self) -> &SemaphoreQueue {
+        &self.parts.queue
+    }
+
     /// Takes jobs of one account, in order. `version` is that of the account's list by which the
     /// caller chose this shard.
     ///

@@ -10,6 +10,7 @@ use durably::host::{LocalFuture, Object};
 use durably::semaphore::{LeaseOptions, Semaphore, SemaphoreEvent};
 use durably::{Scheduler, SchedulerConfig};
 
+use super::super::wire::Address;
 use super::{Fleet, WeakFleet};
 use crate::node::Node;
 use crate::object::VirtualObject;
@@ -57,6 +58,18 @@ impl HolderSide {
             limit: self.settings.limit_in_force.get(),
             ceilings: self.settings.ceilings_in_force.borrow().clone(),
             leases: self.settings.ever.borrow().clone(),
+        }
+    }
+
+    /// Where messages to it go.
+    pub(super) fn address(&self) -> Address<Holder> {
+        Address {
+            key: self.key.clone(),
+            node: self.node.clone(),
+            object: self.object.clone(),
+            handle: |holder, json| {
+                Box::pin(async move { holder.semaphore.handle_json(&json).await })
+            },
         }
     }
 

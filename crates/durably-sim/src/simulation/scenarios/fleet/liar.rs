@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use durably::host::LocalFuture;
 use durably::semaphore::client::ClientError;
 use durably::semaphore::protocol::Reply;
+use futures::future::{Either, select};
 use serde_json::{Map, Value, json};
 
+use super::super::wire;
 use super::Fleet;
 use super::holder::HolderSide;
-use super::shard::Told;
+use crate::executor::World;
 use crate::random::Random;
 
 /// A client of one holder, and what it has heard of.
@@ -60,12 +61,11 @@ pub(super) async fn lie(fleet: Rc<Fleet>, index: u64) {
             continue;
         }
         let message = liar.message(&fleet, &holder);
-        let answer = send(&fleet, &liar.id, &holder, message);
+        let answer = send(&fleet, &holder, &message);
         drop(fleet);
-        use futures::future::{Either, select};
         let patience = std::pin::pin!(world.sleep(Duration::from_secs(5)));
         let answer = std::pin::pin!(answer);
-        if let Either::Left((Some(Ok(reply)), _)) = select(answer, patience).await {
+        if let Either::Left((Ok(reply), _)) = select(answer, patience).await {
             liar.hear(&reply);
         }
     }
@@ -75,7 +75,7 @@ pub(super) async fn lie(fleet: Rc<Fleet>, index: u64) {
 }
 
 /// What an operator does about a client that will never give anything back.
-async fn take_away(world: &crate::executor::World, holder: &HolderSide, liar: String) {
+async fn take_away(world: &World, holder: &HolderSide, liar: String) {
     loop {
         // What it has sent may still be on its way.
         world.sleep(Duration::from_secs(200)).await;
@@ -90,41 +90,14 @@ async fn take_away(world: &crate::executor::World, holder: &HolderSide, liar: St
 }
 
 fn send(
-    fleet: &Rc<Fleet>,
-    from: &str,
-    holder: &Rc<HolderSide>,
-    message: Value,
-) -> LocalFuture<Option<Result<Reply, ClientError>>> {
-    let node = fleet.nodes[fleet.nodes.len() - 1].clone();
-    let (object, key) = (holder.object.clone(), holder.key.clone());
-    let json = message.to_string();
-    let what = format!("{from} {json}");
-    let json = json.into_bytes();
-    let weak = Rc::downgrade(fleet);
-    let deliver = Rc::new(move || -> LocalFuture<Told> {
-        let (object, json) = (object.clone(), json.clone());
-        let (weak, key) = (weak.clone(), key.clone());
-        Box::pin(async move {
-            let handled = object
-                .call(move |holder| async move { holder.semaphore.handle_json(&json).await })
-                .await;
-            let reply = match handled {
-                Ok(answered) => answered.map_err(ClientError::from),
-                Err(ended) => Err(ClientError::unreachable(ended)),
-            };
-            if let (Some(fleet), Ok(reply)) = (weak.upgrade(), &reply) {
-                fleet.books.told(&fleet.run, &key, reply);
-            }
-            Told(reply)
-        })
-    });
-    let (run, network) = (fleet.run.clone(), fleet.run.network.clone());
-    let about = (holder.key.clone(), what);
-    let to = holder.node.clone();
-    Box::pin(async move {
-        let told = network.send(run, node, to, about, deliver).await;
-        told.ok().map(|Told(reply)| reply)
-    })
+    fleet: &Fleet,
+    holder: &HolderSide,
+    message: &Value,
+) -> impl Future<Output = Result<Reply, ClientError>> + use<> {
+    let from = fleet.nodes[fleet.nodes.len() - 1].clone();
+    let (run, books) = (fleet.run.clone(), fleet.books.clone());
+    let json = message.to_string().into_bytes();
+    wire::send(run, books, from, holder.address(), json)
 }
 
 impl Liar {

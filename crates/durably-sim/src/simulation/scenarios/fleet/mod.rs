@@ -204,7 +204,7 @@ const EXPECTED: &[&str] = &[
     "job cancelled in the queue",
     "job cancelled while claiming",
     "limit unreadable",
-    "request cut off by a death",
+    "message cut off by a death",
 ];
 
 const EXPECTED_OF_LEASES: &[&str] = &[
@@ -244,7 +244,7 @@ pub(super) struct Fleet {
     holders: RefCell<Vec<Rc<HolderSide>>>,
     shards: RefCell<Vec<Rc<ShardSide>>>,
     work: Work,
-    books: Books,
+    books: Rc<Books>,
     random: RefCell<Random>,
 }
 
@@ -259,7 +259,7 @@ impl Fleet {
             holders: RefCell::default(),
             shards: RefCell::default(),
             work: Work::default(),
-            books: Books::default(),
+            books: Rc::default(),
             random: RefCell::new(run.random("fleet")),
         });
         for key in 0..run.knob("keys") {

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use durably::semaphore::queue::{
 };
 use durably::{Scheduler, SchedulerConfig};
 
+use super::super::wire;
 use super::{Fleet, WeakFleet};
 use crate::node::Node;
 use crate::object::VirtualObject;
@@ -137,28 +137,12 @@ pub(super) fn client_id(shard: &str) -> String {
     format!("{}/{shard}", Shard::CLASS)
 }
 
-/// An answer, as the history has it.
-pub(super) struct Told(pub(super) Result<Reply, ClientError>);
-
-impl fmt::Display for Told {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Ok(reply) => {
-                let told = serde_json::to_string(reply).map_err(|_| fmt::Error)?;
-                formatter.write_str(&told)
-            }
-            Err(error) => write!(formatter, "{error}"),
-        }
-    }
-}
-
 /// Carries a message to its holder as over a wire: what cannot be written and read is not said.
 async fn ask(fleet: Rc<Fleet>, from: String, call: HolderCall) -> Result<Reply, ClientError> {
     let unreachable = || ClientError::unreachable("there is no such object");
     let holder = fleet.holder(&call.key).ok_or_else(unreachable)?;
     let shard = fleet.shard(&from).ok_or_else(unreachable)?;
     let json = serde_json::to_vec(&call.message).map_err(ClientError::unreachable)?;
-    let what = String::from_utf8_lossy(&json).into_owned();
     if let Message::Request(request) = &call.message {
         let id = request.request_id.clone().unwrap_or_default();
         if !shard.asked.borrow_mut().insert(id) {
@@ -168,40 +152,10 @@ async fn ask(fleet: Rc<Fleet>, from: String, call: HolderCall) -> Result<Reply, 
             fleet.run.cover("request waited");
         }
     }
-    let is_request = matches!(call.message, Message::Request(_));
-    let object = holder.object.clone();
-    let committed = Rc::downgrade(&fleet);
-    let key = holder.key.clone();
-    let about = key.clone();
-    let deliver = Rc::new(move || -> LocalFuture<Told> {
-        let (object, json) = (object.clone(), json.clone());
-        let (committed, key) = (committed.clone(), key.clone());
-        Box::pin(async move {
-            let handled = object
-                .call(move |holder| async move { holder.semaphore.handle_json(&json).await })
-                .await;
-            let reply = match handled {
-                Ok(answered) => answered.map_err(ClientError::from),
-                Err(ended) => {
-                    if let (Some(fleet), true) = (committed.upgrade(), is_request) {
-                        fleet.run.cover("request cut off by a death");
-                    }
-                    Err(ClientError::unreachable(ended))
-                }
-            };
-            if let (Some(fleet), Ok(reply)) = (committed.upgrade(), &reply) {
-                fleet.books.told(&fleet.run, &key, reply);
-            }
-            Told(reply)
-        })
-    });
-    let (run, network) = (fleet.run.clone(), fleet.run.network.clone());
-    let (from, to) = (shard.node.clone(), holder.node.clone());
+    let (run, books) = (fleet.run.clone(), fleet.books.clone());
+    let (from, to) = (shard.node.clone(), holder.address());
     drop(fleet);
-    match network.send(run, from, to, (about, what), deliver).await {
-        Ok(Told(reply)) => reply,
-        Err(_) => Err(ClientError::unreachable("the connection broke")),
-    }
+    wire::send(run, books, from, to, json).await
 }
 
 /// The application takes items; their work starts, once.

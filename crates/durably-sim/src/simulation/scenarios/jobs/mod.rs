@@ -1,0 +1,566 @@
+//! The whole account-concurrency application: accounts with their limits and lists of shards, shards
+//! that run jobs as durable calls, and the endpoint that does the work.
+
+mod client;
+mod endpoint;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use durably::host::Host;
+use durably::jobs::{AccountConfig, AccountLimit, JobShard, ShardConfig};
+use durably::layers::HostTimer;
+use durably::operations::{Backoff, HandlerConfig};
+use durably::semaphore::client::{ClientError, HolderCall, SemaphoreClient, holder_fn};
+use durably::semaphore::{Amount, LeaseOptions, LimitedGroups, Provisioning};
+use durably::{OpenError, SchedulerConfig, Timestamp};
+
+use super::wire::{self, Address};
+use super::{Plan, Scenario};
+use crate::node::Node;
+use crate::object::VirtualObject;
+use crate::random::Random;
+use crate::simulation::invariants::books::{Allowed, Books};
+use crate::simulation::invariants::{awake, returned, running, sums};
+use crate::simulation::knobs::Knob;
+use crate::simulation::run::Run;
+use crate::simulation::troubles;
+
+use client::Submitted;
+use endpoint::{Endpoint, Runner};
+
+/// How long a limit that was changed may still be gone by: a round that has asked takes its time.
+const STALE: Duration = Duration::from_secs(2);
+
+/// The application.
+pub(super) const JOBS: Plan = Plan {
+    name: "jobs",
+    about: "the account-concurrency application with its endpoint",
+    knobs: &[
+        Knob::scale("jobs", 1, 80, "jobs that are submitted"),
+        Knob::range("accounts", 1, 2, "accounts"),
+        Knob::range("shards", 1, 3, "shards of every account"),
+        Knob::range("groups", 1, 3, "groups of every account"),
+        Knob::scale("limit", 1, 12, "permits of every account"),
+        Knob::choice(
+            "ceiling",
+            &[0, 1, 2, 5],
+            "the ceiling of every group; 0 for none",
+        ),
+        Knob::range("slots", 1, 6, "jobs of a shard that run at once"),
+        Knob::range("attempts", 1, 4, "attempts after which a job has failed"),
+        Knob::scale(
+            "attempt-ms",
+            500,
+            20_000,
+            "how long an attempt may take, in ms",
+        ),
+        Knob::scale("work-ms", 1, 8_000, "how long a job takes at most, in ms"),
+        Knob::scale(
+            "round-wait-ms",
+            1,
+            1_000,
+            "how long a round waits for others, in ms",
+        ),
+        Knob::scale("round-period-ms", 1, 3_000, "time between rounds, in ms"),
+        Knob::scale(
+            "grant-timeout-ms",
+            200,
+            10_000,
+            "until a claim is too late, in ms",
+        ),
+        Knob::choice(
+            "lease-mode",
+            &[0, 1, 2, 3],
+            "0 no leases, 1 strict, 2 under, 3 over",
+        ),
+        Knob::range("lease-permits", 1, 8, "the most permits of a lease"),
+        Knob::scale(
+            "lease-ttl-ms",
+            1_000,
+            120_000,
+            "how long a lease lasts, in ms",
+        ),
+        Knob::range(
+            "lease-part",
+            0,
+            8,
+            "the reserve, or the permits above the limit",
+        ),
+        Knob::range("limit-moves", 0, 8, "how many times a limit is set"),
+        Knob::range(
+            "list-changes",
+            0,
+            3,
+            "how many times a list of shards is set",
+        ),
+        Knob::range("cancels", 0, 10, "jobs that are cancelled, running or not"),
+        Knob::range("repeats", 0, 10, "jobs that are submitted again"),
+        Knob::fault(
+            "fails-percent",
+            60,
+            "of 100 runs, how many the endpoint fails",
+        ),
+        Knob::fault(
+            "hopeless-percent",
+            20,
+            "of 100 failures, how many are final",
+        ),
+        Knob::fault(
+            "lies-percent",
+            40,
+            "of 100 runs, how many are done and said to have failed",
+        ),
+        Knob::fault(
+            "hangs-percent",
+            30,
+            "of 100 runs, how many take longer than they may",
+        ),
+    ],
+    expects: &[
+        "object evicted",
+        "process killed",
+        "message lost",
+        "job completed",
+        "job failed",
+        "job cancelled",
+        "job stopped",
+        "job known before",
+        "job sent to its endpoint again",
+        "limit set",
+        "list of shards set",
+        "former list forgotten",
+        "job asked of a former shard",
+    ],
+    short: &[
+        ("duration-s", 5),
+        ("shuffled-percent", 0),
+        ("jobs", 3),
+        ("accounts", 1),
+        ("shards", 1),
+        ("groups", 1),
+        ("limit", 2),
+        ("cancels", 0),
+        ("repeats", 1),
+        ("limit-moves", 0),
+        ("list-changes", 1),
+    ],
+    start: Application::start,
+};
+
+struct AccountSide {
+    key: String,
+    node: Node,
+    object: VirtualObject<AccountLimit>,
+    open: RefCell<Weak<AccountLimit>>,
+    seen: RefCell<Vec<(Timestamp, Limits)>>,
+}
+
+/// The limits of an account as they were at some time.
+#[derive(Clone, Default, PartialEq)]
+struct Limits {
+    limit: u64,
+    ceilings: BTreeMap<String, Option<u64>>,
+}
+
+struct ShardSide {
+    name: String,
+    object: VirtualObject<JobShard>,
+    open: RefCell<Weak<JobShard>>,
+}
+
+/// Everything of the scenario.
+pub(super) struct Application {
+    run: Rc<Run>,
+    nodes: Vec<Node>,
+    accounts: RefCell<Vec<Rc<AccountSide>>>,
+    /// By name; they come into being when a list names them.
+    shards: RefCell<BTreeMap<String, Rc<ShardSide>>>,
+    endpoint: Endpoint,
+    submitted: RefCell<BTreeMap<(String, String), Submitted>>,
+    books: Rc<Books>,
+    random: RefCell<Random>,
+    lists: Cell<u64>,
+}
+
+type WeakApplication = Weak<Application>;
+
+impl Application {
+    fn start(run: &Rc<Run>) -> Box<dyn Scenario> {
+        let nodes: Vec<Node> = ["accounts", "shards", "other-shards", "endpoint"]
+            .iter()
+            .map(|name| run.world.node(name))
+            .collect();
+        let application = Rc::new(Application {
+            run: run.clone(),
+            nodes,
+            accounts: RefCell::default(),
+            shards: RefCell::default(),
+            endpoint: Endpoint::default(),
+            submitted: RefCell::default(),
+            books: Rc::default(),
+            random: RefCell::new(run.random("application")),
+            lists: Cell::new(0),
+        });
+        endpoint::serve(&application);
+        for index in 0..run.knob("accounts") {
+            let account = open_account(&application, index);
+            application.accounts.borrow_mut().push(account);
+        }
+        // The endpoint is not ours, so nothing happens to its process.
+        troubles::trouble(run, &application.nodes[..3]);
+        client::start(&application);
+        Box::new(Running(application))
+    }
+
+    fn below(&self, end: u64) -> u64 {
+        self.random.borrow_mut().below(end)
+    }
+
+    fn fails(&self, knob: &str) -> bool {
+        let percent = self.run.knob(knob);
+        !self.run.is_healed() && self.random.borrow_mut().percent(percent)
+    }
+
+    fn sometime<F: Future<Output = ()> + 'static>(
+        self: &Rc<Self>,
+        happens: impl FnOnce(Rc<Application>) -> F + 'static,
+    ) {
+        let at = Duration::from_millis(self.below(self.run.knob("duration-s") * 1_000));
+        let application = Rc::downgrade(self);
+        let world = self.run.world.clone();
+        self.run.world.spawn(async move {
+            world.sleep(at).await;
+            if let Some(application) = application.upgrade() {
+                happens(application).await;
+            }
+        });
+    }
+
+    fn account(&self, key: &str) -> Option<Rc<AccountSide>> {
+        let accounts = self.accounts.borrow();
+        accounts.iter().find(|account| account.key == key).cloned()
+    }
+
+    /// The shard of that name.
+    fn shard(self: &Rc<Self>, name: &str) -> Rc<ShardSide> {
+        if let Some(shard) = self.shards.borrow().get(name) {
+            return shard.clone();
+        }
+        let shard = open_shard(self, name);
+        let mut shards = self.shards.borrow_mut();
+        shards.insert(name.to_owned(), shard.clone());
+        shard
+    }
+
+    fn node_of(&self, shard: &str) -> Node {
+        let place = shard.bytes().map(usize::from).sum::<usize>() % 2;
+        self.nodes[1 + place].clone()
+    }
+
+    /// Where a job stands as a durable call: its state, and whether it has ended.
+    fn state_of(&self, key: &str) -> Option<(String, bool)> {
+        let shards = self.shards.borrow();
+        let states = shards
+            .values()
+            .filter_map(|shard| state_at(&shard.object, key));
+        // One that is running somewhere is running.
+        states.min_by_key(|(_, has_ended)| *has_ended)
+    }
+
+    fn has_ended(&self, shard: &str, key: &str) -> bool {
+        let shards = self.shards.borrow();
+        let state = shards
+            .get(shard)
+            .and_then(|shard| state_at(&shard.object, key));
+        state.is_some_and(|(_, has_ended)| has_ended)
+    }
+
+    fn leases(&self) -> Option<LeaseOptions> {
+        let part = Amount::Permits(self.run.knob("lease-part"));
+        let provisioning = match self.run.knob("lease-mode") {
+            1 => Provisioning::Strict,
+            2 => Provisioning::Under { reserve: part },
+            3 => Provisioning::Over { extra: part },
+            _ => return None,
+        };
+        Some(LeaseOptions {
+            provisioning,
+            permits_per_lease: self.run.knob("lease-permits"),
+            ttl: self.run.knob_ms("lease-ttl-ms"),
+            limited_groups: LimitedGroups::WithinGroupLimit,
+            ..LeaseOptions::default()
+        })
+    }
+}
+
+fn state_at(shard: &VirtualObject<JobShard>, key: &str) -> Option<(String, bool)> {
+    let key = key.to_owned();
+    let state = shard.storage().read(move |sql| {
+        sql.first(
+            "SELECT state, ended_at FROM durability_operations WHERE id = ?",
+            &[(&key).into()],
+            |row| Ok((row.string(0)?, row.optional_time(1)?.is_some())),
+        )
+    });
+    state.ok().flatten()
+}
+
+fn open_account(application: &Rc<Application>, index: u64) -> Rc<AccountSide> {
+    let run = &application.run;
+    let key = format!("account-{index}");
+    let node = application.nodes[0].clone();
+    let config = AccountConfig {
+        scheduler: SchedulerConfig::default(),
+        default_limit: run.knob("limit"),
+        default_group_limit: match run.knob("ceiling") {
+            0 => None,
+            ceiling => Some(ceiling),
+        },
+        default_leases: application.leases(),
+        round_wait: run.knob_ms("round-wait-ms"),
+        round_period: run.knob_ms("round-period-ms"),
+        grant_timeout: run.knob_ms("grant-timeout-ms"),
+        recorder: None,
+    };
+    let weak = Rc::downgrade(application);
+    let object = run.world.object_in(&node, &key, move |host| {
+        let (weak, config) = (weak.clone(), config.clone());
+        async move {
+            let key = host.name().to_owned();
+            let account = Rc::new(AccountLimit::open(host, config).await?);
+            let application = weak.upgrade();
+            if let Some(side) = application.and_then(|application| application.account(&key)) {
+                *side.open.borrow_mut() = Rc::downgrade(&account);
+            }
+            Ok(account)
+        }
+    });
+    Rc::new(AccountSide {
+        key,
+        node,
+        object,
+        open: RefCell::default(),
+        seen: RefCell::default(),
+    })
+}
+
+fn open_shard(application: &Rc<Application>, name: &str) -> Rc<ShardSide> {
+    let run = &application.run;
+    let node = application.node_of(name);
+    let weak = Rc::downgrade(application);
+    let from = node.clone();
+    let object = run.world.object_in(&node, name, move |host| {
+        let (weak, from) = (weak.clone(), from.clone());
+        async move {
+            let name = host.name().to_owned();
+            let shard = Rc::new(build_shard(host, &weak, from).await?);
+            let application = weak.upgrade();
+            let side = application.and_then(|application| {
+                let shards = application.shards.borrow();
+                shards.get(&name).cloned()
+            });
+            if let Some(side) = side {
+                *side.open.borrow_mut() = Rc::downgrade(&shard);
+            }
+            Ok(shard)
+        }
+    });
+    Rc::new(ShardSide {
+        name: name.to_owned(),
+        object,
+        open: RefCell::default(),
+    })
+}
+
+async fn build_shard(
+    host: Rc<dyn Host>,
+    application: &WeakApplication,
+    from: Node,
+) -> Result<JobShard, OpenError> {
+    let mut config = ShardConfig {
+        scheduler: SchedulerConfig::default(),
+        attempts: HandlerConfig::default(),
+        max_body_bytes: 1_024,
+        max_queue_length: 1_000,
+        retention: Duration::from_secs(24 * 60 * 60),
+    };
+    if let Some(application) = application.upgrade() {
+        let run = &application.run;
+        config.scheduler.alarm_concurrency = run.knob("slots");
+        config.attempts.max_attempts = run.knob("attempts");
+        config.attempts.attempt_timeout = run.knob_ms("attempt-ms");
+        config.attempts.max_interruptions = 100_000;
+        config.attempts.backoff = Backoff::Exponential {
+            base: Duration::from_millis(500),
+            max: Duration::from_secs(10),
+        };
+    }
+    let asking = application.clone();
+    let transport = holder_fn(move |call: HolderCall| {
+        let (application, from) = (asking.clone(), from.clone());
+        async move {
+            let gone = || ClientError::unreachable("there is no such account");
+            let application = application.upgrade().ok_or_else(gone)?;
+            let account = application.account(&call.key).ok_or_else(gone)?;
+            let json = serde_json::to_vec(&call.message).map_err(ClientError::unreachable)?;
+            let (run, books) = (application.run.clone(), application.books.clone());
+            drop(application);
+            wire::send(run, books, from, account.address(), json).await
+        }
+    });
+    let timer = HostTimer::new(host.clone());
+    let runner = Arc::new(Runner::new(host.name()));
+    JobShard::open(host, config, SemaphoreClient::new(transport, timer), runner).await
+}
+
+impl AccountSide {
+    fn address(&self) -> Address<AccountLimit> {
+        Address {
+            key: self.key.clone(),
+            node: self.node.clone(),
+            object: self.object.clone(),
+            handle: |account, json| {
+                Box::pin(async move { account.semaphore().handle_json(&json).await })
+            },
+        }
+    }
+
+    /// Notes the limits as they are now.
+    fn look(&self, run: &Run, groups: u64) {
+        let Some(open) = self.open.borrow().upgrade() else {
+            return;
+        };
+        let limits = Limits {
+            limit: open.limit().unwrap_or(run.knob("limit")),
+            ceilings: (0..groups)
+                .map(|index| {
+                    let group = format!("group-{index}");
+                    let default = Some(run.knob("ceiling")).filter(|ceiling| *ceiling > 0);
+                    let ceiling = open.group_limit(&group).or(default);
+                    (group, ceiling)
+                })
+                .collect(),
+        };
+        let now = run.world.now();
+        let mut seen = self.seen.borrow_mut();
+        if seen.last().is_none_or(|(_, last)| *last != limits) {
+            if let Some((until, _)) = seen.last_mut() {
+                *until = now;
+            }
+            seen.push((now, limits));
+        }
+        // All but the last say until when they held.
+        let last = seen.len() - 1;
+        let mut place = 0;
+        seen.retain(|(until, _)| {
+            place += 1;
+            place > last || now.since(*until) <= STALE
+        });
+    }
+
+    /// The most that a round may have gone by.
+    fn allowed(&self, leases: Option<LeaseOptions>) -> Allowed {
+        let seen = self.seen.borrow();
+        let mut allowed = Allowed {
+            leases: vec![leases],
+            ..Allowed::default()
+        };
+        for (_, limits) in seen.iter() {
+            allowed.limit = allowed.limit.max(limits.limit);
+            for (group, ceiling) in &limits.ceilings {
+                let known = allowed.ceilings.entry(group.clone()).or_insert(*ceiling);
+                *known = match (*known, *ceiling) {
+                    (Some(known), Some(ceiling)) => Some(known.max(ceiling)),
+                    _ => None,
+                };
+            }
+        }
+        allowed
+    }
+}
+
+/// The application as the run sees it.
+struct Running(Rc<Application>);
+
+impl Scenario for Running {
+    fn check(&self) {
+        let Running(application) = self;
+        let run = &application.run;
+        for account in application.accounts.borrow().iter() {
+            account.look(run, run.knob("groups"));
+            let allowed = || account.allowed(application.leases());
+            application
+                .books
+                .follow(run, &account.key, account.object.storage(), allowed);
+            let client = |shard: &str| format!("job-shard/{shard}");
+            let books = &application.books;
+            let runs = application.endpoint.running(&account.key, |_, _| false);
+            if running::excess(books, &account.key, &runs, client).is_some() {
+                // Work that goes on after its job has ended, because it was cancelled or its time was
+                // up, is counted by nobody.
+                let runs = application
+                    .endpoint
+                    .running(&account.key, |shard, key| application.has_ended(shard, key));
+                running::check(run, books, &account.key, &runs, client);
+            }
+        }
+    }
+
+    fn scan(&self) {
+        let Running(application) = self;
+        let run = &application.run;
+        for account in application.accounts.borrow().iter() {
+            let storage = account.object.storage();
+            if let Some(open) = account.open.borrow().upgrade() {
+                sums::check_holder(run, storage, open.semaphore().clone(), &account.key);
+            }
+            awake::check_holder(run, &account.node, storage, &account.key);
+        }
+        for shard in application.shards.borrow().values() {
+            let storage = shard.object.storage();
+            if let Some(open) = shard.open.borrow().upgrade() {
+                sums::check_queue(run, storage, open.queue().clone(), &shard.name);
+            }
+            awake::check_queue(run, storage, &shard.name);
+        }
+    }
+
+    fn heal(&self) {
+        let Running(application) = self;
+        troubles::mend(&application.nodes);
+        client::heal(application);
+    }
+
+    fn left_to_do(&self) -> Option<(String, String)> {
+        let Running(application) = self;
+        if let Some(left) = client::left(application) {
+            return Some(left);
+        }
+        for account in application.accounts.borrow().iter() {
+            if let Some(left) = returned::left_at_holder(account.object.storage()) {
+                return Some((account.key.clone(), left));
+            }
+        }
+        for shard in application.shards.borrow().values() {
+            if let Some(left) = returned::left_at_queue(shard.object.storage()) {
+                return Some((shard.name.clone(), left));
+            }
+        }
+        None
+    }
+
+    fn finish(&self) {
+        client::finish(&self.0);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.accounts.take();
+        self.0.shards.take();
+    }
+}
