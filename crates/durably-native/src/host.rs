@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use durably::error::StorageError;
 use durably::host::{Host, Instance, LocalFuture, Work};
 use durably::time::Timestamp;
 use futures::channel::oneshot;
 
+use crate::clock;
 use crate::key::Key;
 use crate::sqlite::Database;
 use crate::timers::{self, Sleeper};
@@ -132,7 +133,7 @@ impl Host for NativeHost {
     }
 
     fn now(&self) -> Timestamp {
-        wall_clock()
+        clock::now()
     }
 
     fn sleep(&self, duration: Duration) -> LocalFuture<()> {
@@ -161,12 +162,4 @@ impl Host for NativeHost {
     fn instance(&self) -> &Instance {
         &self.instance
     }
-}
-
-/// The wall clock.
-pub(crate) fn wall_clock() -> Timestamp {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

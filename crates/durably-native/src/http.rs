@@ -424,7 +424,7 @@ impl Timer for TokioTimer {
     type Sleep = tokio::time::Sleep;
 
     fn now(&self) -> Timestamp {
-        crate::host::wall_clock()
+        crate::clock::wall()
     }
 
     fn sleep(&self, duration: Duration) -> tokio::time::Sleep {

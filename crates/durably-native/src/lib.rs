@@ -6,6 +6,7 @@
 //! the objects' files knows which of them to wake.
 
 mod class;
+mod clock;
 mod config;
 mod error;
 mod folder;

@@ -10,8 +10,8 @@ use durably::{StorageError, Timestamp};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::class::{Call, Class};
+use crate::clock;
 use crate::error::CallError;
-use crate::host::wall_clock;
 use crate::instance::{Instance, Why, live};
 use crate::journal::{Entry, Journal};
 use crate::key::Key;
@@ -214,7 +214,7 @@ impl Worker {
 
     /// Tells the journal to have an object opened again later.
     pub(crate) fn try_again(&self, key: &Arc<Key>) {
-        let at = self.failures.not_before(key).unwrap_or_else(wall_clock);
+        let at = self.failures.not_before(key).unwrap_or_else(clock::now);
         self.journal.note(Entry::Retry {
             key: key.clone(),
             at,
@@ -248,7 +248,7 @@ impl Failures {
             key.clone(),
             Failure {
                 count,
-                not_before: wall_clock() + delay,
+                not_before: clock::now() + delay,
                 opened,
             },
         );

@@ -18,8 +18,8 @@ use durably::ConfigError;
 use durably::host::Object;
 use durably::jobs::{AccountLimit, Recorder};
 
+use crate::clock;
 use crate::error::SystemError;
-use crate::host::wall_clock;
 use crate::key::Key;
 
 /// How long a line waits for others at most before it is written; lost if the process is killed.
@@ -97,7 +97,7 @@ impl RecordingThread {
         });
         let writer = Writer {
             folder: folder.to_owned(),
-            start: wall_clock().as_millis(),
+            start: clock::now().as_millis(),
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
             on_the_way: lines.on_the_way.clone(),

@@ -5,7 +5,8 @@
 //! it waits for the disk shares the next commit. It wakes the objects that were left active by a
 //! crash, and closed ones when their alarms are due; an open object watches its own.
 //!
-//! It also keeps the data folder's id, which tells objects of one name in two folders apart.
+//! It also keeps the data folder's id, which tells objects of one name in two folders apart, and its
+//! time, so that the [clock] goes on from there should the machine's have been set back.
 
 mod store;
 mod wakes;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use durably::host::RolledBack;
 use durably::{StorageError, Timestamp};
 
-use crate::host::wall_clock;
+use crate::clock;
 use crate::key::Key;
 use crate::sqlite::{Database, Settings};
 use wakes::Wakes;
@@ -31,8 +32,12 @@ const MAX_BATCH: usize = 1_024;
 /// How long the journal waits before it tries again after its own storage failed.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The wall clock may be set meanwhile, so no wait is longer than this.
+/// The wall clock may be set forward meanwhile, so no wait is longer than this.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// How far the clock may be ahead of what is noted of it: so much later may something be done after
+/// a crash and a wall clock that was set back.
+const NOTE_EVERY: Duration = Duration::from_secs(60);
 
 /// What the threads tell the journal.
 pub(crate) enum Entry {
@@ -154,15 +159,25 @@ struct Thread {
     wakes: Wakes,
     /// What is not stored yet because a commit failed.
     backlog: Vec<Entry>,
+    /// The latest time that is stored.
+    noted: Timestamp,
 }
 
 impl Thread {
     fn open(setup: Setup) -> Result<(Self, String), StorageError> {
         let database = open_database(&setup)?;
         let fresh = fresh_id()?;
-        let folder_id = write(&database, move |transaction| {
-            store::folder_id(transaction.sql(), &fresh)
+        let (folder_id, noted) = write(&database, move |transaction| {
+            let sql = transaction.sql();
+            Ok((store::folder_id(sql, &fresh)?, store::latest(sql)?))
         })?;
+        let behind = noted.since(clock::wall());
+        if behind > NOTE_EVERY {
+            let behind_s = behind.as_secs();
+            tracing::warn!(behind_s, "durability.clock.behind");
+        }
+        // What is later than this is noted before any object can store it: objects wait for the journal.
+        clock::not_before(noted);
         let left_active = read(&database, |sql| store::active(sql))?;
         let classes = setup.classes.iter().map(|class| (*class, *class)).collect();
         let mut thread = Thread {
@@ -171,6 +186,7 @@ impl Thread {
             database: Some(database),
             wakes: Wakes::default(),
             backlog: Vec::new(),
+            noted,
         };
         for (class, name) in left_active {
             match thread.classes.get(&*class) {
@@ -185,6 +201,7 @@ impl Thread {
 
     fn run(&mut self, entries: &Receiver<Entry>) {
         loop {
+            self.note_time();
             let wait = self.wake_due();
             let first = match entries.recv_timeout(wait) {
                 Ok(entry) => Some(entry),
@@ -204,6 +221,29 @@ impl Thread {
             && let Err(error) = database.close()
         {
             tracing::warn!(error = %error, "durability.journal.close_failed");
+        }
+    }
+
+    /// Notes from time to time what time it is, and only then follows a wall clock that was set forward.
+    fn note_time(&mut self) {
+        let now = clock::now().max(clock::wall());
+        let Some(database) = &self.database else {
+            return;
+        };
+        if now.since(self.noted) < NOTE_EVERY {
+            return;
+        }
+        match write(database, move |transaction| {
+            store::note_time(transaction.sql(), now)
+        }) {
+            Ok(()) => {
+                self.noted = now;
+                clock::not_before(now);
+            }
+            Err(error) => {
+                tracing::error!(error = %error, "durability.journal.failed");
+                self.database = None;
+            }
         }
     }
 
@@ -259,7 +299,7 @@ impl Thread {
         if !self.backlog.is_empty() {
             return RETRY;
         }
-        let now = wall_clock();
+        let now = clock::now();
         let due = self.wakes.take_postponed(now);
         due.into_iter().for_each(|key| (self.setup.wake)(key));
         let mut next = self.wakes.next_postponed();

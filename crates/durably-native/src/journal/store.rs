@@ -1,5 +1,5 @@
-//! The journal's tables: which objects are active, when the others want to be woken, and the id of
-//! the data folder.
+//! The journal's tables: which objects are active, when the others want to be woken, and the data
+//! folder's id and time.
 
 use durably::host::{Sql, Transaction};
 use durably::{StorageError, Timestamp};
@@ -19,7 +19,8 @@ CREATE INDEX IF NOT EXISTS durability_system_active
     ON durability_system (active) WHERE active = 1;
 CREATE TABLE IF NOT EXISTS durability_folder (
     singleton INTEGER PRIMARY KEY CHECK (singleton = 0),
-    id TEXT NOT NULL
+    id TEXT NOT NULL,
+    latest INTEGER NOT NULL
 ) STRICT;
 ";
 
@@ -31,11 +32,26 @@ pub(super) fn create(sql: &dyn Sql) -> Result<(), StorageError> {
 /// The data folder's id, which is `fresh` if it has none yet.
 pub(super) fn folder_id(sql: &dyn Sql, fresh: &str) -> Result<String, StorageError> {
     sql.execute(
-        "INSERT INTO durability_folder (singleton, id) VALUES (0, ?) ON CONFLICT DO NOTHING",
+        "INSERT INTO durability_folder (singleton, id, latest) VALUES (0, ?, 0)
+         ON CONFLICT DO NOTHING",
         &[fresh.into()],
     )?;
     let stored = sql.first("SELECT id FROM durability_folder", &[], |row| row.string(0))?;
     Ok(stored.unwrap_or_else(|| fresh.to_owned()))
+}
+
+/// The latest time that was noted.
+pub(super) fn latest(sql: &dyn Sql) -> Result<Timestamp, StorageError> {
+    let latest = sql.first("SELECT latest FROM durability_folder", &[], |row| {
+        row.time(0)
+    })?;
+    Ok(latest.unwrap_or(Timestamp::ZERO))
+}
+
+/// Notes that it is as late as `time`.
+pub(super) fn note_time(sql: &dyn Sql, time: Timestamp) -> Result<(), StorageError> {
+    sql.execute("UPDATE durability_folder SET latest = ?", &[time.into()])
+        .map(|_| ())
 }
 
 /// Records that an object is active.
