@@ -11,4 +11,5 @@ mod kill;
 mod ndjson;
 mod record;
 mod startup;
+mod storm;
 mod support;

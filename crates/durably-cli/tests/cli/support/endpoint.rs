@@ -30,6 +30,12 @@ pub(crate) struct Seen {
     pub(crate) highest: BTreeMap<(String, Option<String>), u64>,
     /// Every request: its key and body.
     pub(crate) requests: Vec<(String, Value)>,
+    /// How many may run at once, of an account or one of its groups; who is not in it may run any.
+    ceilings: BTreeMap<(String, Option<String>), u64>,
+    /// What began although its account or group had as many running as may be.
+    pub(crate) passed: Vec<String>,
+    /// How often each kind of admission was named in a request.
+    pub(crate) admissions: BTreeMap<String, u64>,
 }
 
 impl Seen {
@@ -43,7 +49,18 @@ impl Seen {
         self.runs.len()
     }
 
-    fn count(&mut self, (account, group, _): &Address, begins: bool) {
+    /// Whether the run of a key has begun, and has ended.
+    pub(crate) fn run(&self, key: &str) -> Option<bool> {
+        self.runs.get(key).map(|(_, ended)| *ended.borrow())
+    }
+
+    /// From now on an account, or one of its groups, may have so many running when another begins.
+    pub(crate) fn allow(&mut self, account: &str, group: Option<&str>, running: u64) {
+        let key = (account.to_owned(), group.map(str::to_owned));
+        self.ceilings.insert(key, running);
+    }
+
+    fn count(&mut self, (account, group, id): &Address, begins: bool) {
         for key in [
             (account.clone(), None),
             (account.clone(), Some(group.clone())),
@@ -51,6 +68,13 @@ impl Seen {
             let running = self.running.entry(key.clone()).or_default();
             if begins {
                 *running += 1;
+                if let Some(allowed) = self.ceilings.get(&key)
+                    && *running > *allowed
+                {
+                    let (account, group) = &key;
+                    let text = format!("{account} {group:?} {id}: {running} of {allowed}");
+                    self.passed.push(text);
+                }
                 let highest = self.highest.entry(key).or_default();
                 *highest = (*highest).max(*running);
             } else {
@@ -103,6 +127,10 @@ async fn run(
 ) -> Response {
     let key = headers["idempotency-key"].to_str().unwrap().to_owned();
     let result = run["body"]["result"].clone();
+    if let Some(admission) = headers.get("durably-admission") {
+        let admission = admission.to_str().unwrap().to_owned();
+        *endpoint.seen().admissions.entry(admission).or_default() += 1;
+    }
     match endpoint.join(key, run) {
         Ok(mut ended) => {
             ended.wait_for(|ended| *ended).await.unwrap();
@@ -116,10 +144,10 @@ impl Endpoint {
     /// The end of the run of this key, or the answer that the job says this attempt has.
     fn join(&self, key: String, run: Value) -> Result<watch::Receiver<bool>, StatusCode> {
         let mut seen = self.seen();
-        let before = seen.requests.iter().filter(|(known, _)| *known == key);
-        let answer = run["body"]["answers"]
-            .get(before.count())
-            .and_then(Value::as_u64);
+        let answer = run["body"]["answers"].as_array().and_then(|answers| {
+            let before = seen.requests.iter().filter(|(known, _)| *known == key);
+            answers.get(before.count())?.as_u64()
+        });
         seen.requests.push((key.clone(), run.clone()));
         if let Some(answer) = answer.filter(|answer| *answer != 200) {
             return Err(StatusCode::from_u16(u16::try_from(answer).unwrap()).unwrap());

@@ -17,7 +17,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 /// Nothing that a test waits for takes longer, unless it is broken.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until `found` finds something.
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(
@@ -92,6 +92,13 @@ impl Setup {
         self
     }
 
+    /// Logs from this level on.
+    pub(crate) fn log_level(mut self, level: &str) -> Setup {
+        self.args.retain(|arg| !arg.starts_with("--log-level"));
+        self.args.push(format!("--log-level={level}"));
+        self
+    }
+
     pub(crate) fn variable(mut self, name: &str, value: &str) -> Setup {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
@@ -120,16 +127,23 @@ impl Setup {
 
     /// Starts a server; returns when it listens.
     pub(crate) async fn start(&self) -> Server {
+        self.start_or_code()
+            .await
+            .expect("the server ended instead of listening")
+    }
+
+    /// Starts a server: it listens, or it has ended with this exit code.
+    pub(crate) async fn start_or_code(&self) -> Result<Server, i32> {
         listening(self.command()).await
     }
 
     /// Starts a server that logs everything, and what it will have logged when it has ended.
     pub(crate) async fn start_logged(mut self) -> (Server, impl Future<Output = String>) {
-        self.args.retain(|arg| !arg.starts_with("--log-level"));
-        self.args.push("--log-level=trace".to_owned());
+        self = self.log_level("trace");
         let mut command = self.command();
         command.stderr(Stdio::piped());
-        let mut server = listening(command).await;
+        let server = listening(command).await;
+        let mut server = server.expect("the server ended instead of listening");
         let mut log = server.child.stderr.take().unwrap();
         let reading = tokio::spawn(async move {
             let mut text = String::new();
@@ -154,27 +168,31 @@ impl Setup {
     }
 }
 
-async fn listening(mut command: Command) -> Server {
+/// The server when it listens, or the code with which it has ended.
+async fn listening(mut command: Command) -> Result<Server, i32> {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
     let line = line.expect("the server says nothing").unwrap();
-    let line = line.expect("the server ended instead of listening");
+    let Some(line) = line else {
+        let status = child.wait().await.unwrap();
+        return Err(status.code().expect("an exit code"));
+    };
     let address = line.strip_prefix("listening on http://").unwrap();
-    Server {
+    Ok(Server {
         child,
         address: address.parse().unwrap(),
-        client: client(),
+        client: client(PATIENCE),
         token: None,
-    }
+    })
 }
 
 /// A client without TLS, which needs no certificates.
-fn client() -> Client {
+pub(crate) fn client(timeout: Duration) -> Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
     // A connection each, so that no request meets one that the server has just closed.
     let builder = Client::builder().pool_max_idle_per_host(0);
-    let builder = builder.tls_certs_only([]).timeout(PATIENCE);
+    let builder = builder.tls_certs_only([]).timeout(timeout);
     builder.build().unwrap()
 }
 
