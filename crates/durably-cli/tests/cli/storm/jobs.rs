@@ -1,6 +1,7 @@
 //! The jobs of a storm: submitted until acknowledged, submitted again, cancelled; and where each of them
 //! must end.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -240,8 +241,10 @@ impl<'a> Jobs<'a> {
         let checks = jobs.keys().map(async |address| {
             let (account, id) = address;
             let path = format!("accounts/{account}/jobs/{id}");
-            let state = until("a job to end", || async {
+            let last = RefCell::new(Value::Null);
+            let ending = until("a job to end", || async {
                 let (status, job) = self.seat.ask(Method::GET, &path, None).await?;
+                *last.borrow_mut() = job.clone();
                 let state = match status {
                     // What is cancelled while it waits is forgotten.
                     StatusCode::NOT_FOUND => "unknown",
@@ -249,8 +252,9 @@ impl<'a> Jobs<'a> {
                 };
                 let has_ended = ["completed", "failed", "unknown"].contains(&state);
                 has_ended.then(|| state.to_owned())
-            })
-            .await;
+            });
+            let state = tokio::time::timeout(PATIENCE / 2, ending).await;
+            let state = state.unwrap_or_else(|_| panic!("it does not end: {}", last.borrow()));
             let run = self.endpoint.seen().run(&key(address));
             match &*state {
                 "completed" => assert_eq!(run, Some(true), "{id} is completed"),
