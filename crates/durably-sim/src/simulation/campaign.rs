@@ -133,7 +133,7 @@ impl Campaign {
 
 /// What a run failed with; one that did not is sometimes repeated, and must do the same again.
 fn failure_of(plan: &Plan, order: &Order, outcome: &Outcome) -> Option<Failure> {
-    let repeats = outcome.failure.is_some() || order.seed % REPEAT_PERIOD == 0;
+    let repeats = outcome.failure.is_some() || order.seed.is_multiple_of(REPEAT_PERIOD);
     if !repeats {
         return None;
     }
@@ -153,6 +153,14 @@ fn failure_of(plan: &Plan, order: &Order, outcome: &Outcome) -> Option<Failure> 
 }
 
 impl Tally {
+    /// What the runs should have come across and have not.
+    pub fn missed(&self, plan: &Plan) -> Vec<&'static str> {
+        let expects = plan.expects.iter().copied();
+        expects
+            .filter(|event| !self.coverage.contains_key(event))
+            .collect()
+    }
+
     fn add(&mut self, outcome: Outcome) {
         self.runs += 1;
         self.polls += outcome.polls;
@@ -182,11 +190,8 @@ impl Summary {
             for (event, count) in &tally.coverage {
                 let _ = writeln!(text, "  {count:>9}  {event}");
             }
-            let never: Vec<&str> = plan.expects.iter().copied().collect();
-            for event in never {
-                if !tally.coverage.contains_key(event) {
-                    let _ = writeln!(text, "      NEVER  {event}");
-                }
+            for event in tally.missed(plan) {
+                let _ = writeln!(text, "      NEVER  {event}");
             }
         }
         let seconds = self.took.as_secs_f64();

@@ -133,7 +133,7 @@ fn pass(run: &Run, scenario: &dyn Scenario) {
     let last = run.world.now() + PATIENCE;
     while let Some(step) = step(run, scenario, &mut steps, last) {
         let is_over = step == Step::Idle;
-        if !is_over && steps % SCAN_PERIOD != 0 {
+        if !is_over && !steps.is_multiple_of(SCAN_PERIOD) {
             continue;
         }
         let left = scenario.left_to_do();
@@ -170,7 +170,7 @@ fn step(
     let step = run.world.step(end);
     *steps += 1;
     scenario.check();
-    if *steps % SCAN_PERIOD == 0 {
+    if steps.is_multiple_of(SCAN_PERIOD) {
         scenario.scan();
     }
     let panicked = run.world.panics().first().cloned();

@@ -155,32 +155,33 @@ struct Followed {
 }
 
 impl Books {
-    /// Reads what was committed since the last call, and checks what it changed.
+    /// Reads what was committed since the last call, and checks what it changed. Says whether anything
+    /// was.
     pub fn follow(
         &self,
         run: &Run,
         key: &str,
         storage: &VirtualStorage,
         allowed: impl FnOnce() -> Allowed,
-    ) {
+    ) -> bool {
         let mut books = self.0.borrow_mut();
         if !books.contains_key(key) {
             books.insert(key.to_owned(), Followed::default());
         }
         let Some(followed) = books.get_mut(key) else {
-            return;
+            return false;
         };
         let commits = storage.commits();
         if followed.commits == commits {
-            return;
+            return false;
         }
         followed.commits = commits;
         // Before the first commit there are no tables.
         let Ok(after) = storage.read(Book::read) else {
-            return;
+            return false;
         };
         if after == followed.book {
-            return;
+            return false;
         }
         ceiling::check(run, key, &followed.book, &after, &allowed());
         marks::check(run, key, &followed.book, &after);
@@ -197,6 +198,7 @@ impl Books {
             }
         }
         followed.book = after;
+        true
     }
 
     /// A holder has answered.

@@ -7,7 +7,7 @@ mod liar;
 mod shard;
 mod work;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -277,7 +277,10 @@ impl Fleet {
         for index in 0..run.knob("liars") {
             fleet.sometime(move |fleet| liar::lie(fleet, index));
         }
-        Box::new(Running(fleet))
+        Box::new(Running {
+            fleet,
+            worked: Cell::new(0),
+        })
     }
 
     fn below(&self, end: u64) -> u64 {
@@ -395,35 +398,34 @@ fn nodes(run: &Run) -> Vec<Node> {
 
 /// The fleet as the run sees it. Handles go round in a circle through the objects; here they are
 /// let go.
-struct Running(Rc<Fleet>);
+struct Running {
+    fleet: Rc<Fleet>,
+    /// How far the work has come when it was last looked at.
+    worked: Cell<u64>,
+}
 
 impl Scenario for Running {
     fn check(&self) {
-        let Running(fleet) = self;
+        let Running { fleet, worked } = self;
+        let work = fleet.work.changes();
+        let has_worked = worked.replace(work) != work;
         for holder in fleet.holders.borrow().iter() {
-            let allowed = || holder.allowed();
-            fleet
-                .books
-                .follow(&fleet.run, &holder.key, holder.object.storage(), allowed);
-            fleet.work.with_running(&holder.key, |runs| {
-                running::check(
-                    &fleet.run,
-                    &fleet.books,
-                    &holder.key,
-                    runs,
-                    shard::client_id,
-                );
-            });
+            let (run, storage) = (&fleet.run, holder.object.storage());
+            let books = &fleet.books;
+            let has_changed = books.follow(run, &holder.key, storage, || holder.allowed());
+            if has_changed || has_worked {
+                fleet.work.with_running(&holder.key, |runs| {
+                    running::check(run, books, &holder.key, runs, shard::client_id);
+                });
+            }
         }
         for shard in fleet.shards.borrow().iter() {
-            shard
-                .order
-                .follow(&fleet.run, &shard.name, shard.object.storage());
+            shard.order.follow(&fleet.run, &shard.name, shard.object.storage());
         }
     }
 
     fn scan(&self) {
-        let Running(fleet) = self;
+        let Running { fleet, .. } = self;
         for holder in fleet.holders.borrow().iter() {
             let storage = holder.object.storage();
             if let Some(open) = holder.open.borrow().upgrade() {
@@ -441,7 +443,7 @@ impl Scenario for Running {
     }
 
     fn heal(&self) {
-        let Running(fleet) = self;
+        let Running { fleet, .. } = self;
         troubles::mend(&fleet.nodes);
         for holder in fleet.holders.borrow().iter() {
             holder.heal();
@@ -449,7 +451,7 @@ impl Scenario for Running {
     }
 
     fn left_to_do(&self) -> Option<(String, String)> {
-        let Running(fleet) = self;
+        let Running { fleet, .. } = self;
         if let Some(left) = jobs::left(&fleet.work.jobs()) {
             return Some(left);
         }
@@ -467,14 +469,14 @@ impl Scenario for Running {
     }
 
     fn finish(&self) {
-        let Running(fleet) = self;
+        let Running { fleet, .. } = self;
         jobs::finish(&fleet.run, &fleet.work.jobs());
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.holders.take();
-        self.0.shards.take();
+        self.fleet.holders.take();
+        self.fleet.shards.take();
     }
 }

@@ -1,6 +1,6 @@
 //! The work of admitted jobs. It runs outside of any object, so no death of one touches it.
 
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use crate::simulation::invariants::running::Runs;
 pub(super) struct Work {
     jobs: RefCell<BTreeMap<String, Job>>,
     running: RefCell<BTreeMap<String, Runs>>,
+    changes: Cell<u64>,
 }
 
 impl Work {
@@ -23,7 +24,12 @@ impl Work {
         self.jobs.borrow()
     }
 
-    /// What runs with permits of `key`.
+    /// How many times some work has begun or ended.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.get()
+    }
+
+    /// Looks at what runs with permits of `key`.
     pub(super) fn with_running(&self, key: &str, look: impl FnOnce(&Runs)) {
         if let Some(runs) = self.running.borrow().get(key) {
             look(runs);
@@ -96,6 +102,7 @@ impl Work {
         let mut running = self.running.borrow_mut();
         let of_key = running.entry(item.key.clone()).or_default();
         of_key.started(shard, &item.group);
+        self.changes.set(self.changes.get() + 1);
         drop(running);
         let takes = Duration::from_millis(1 + fleet.below(run.knob("work-ms")));
         let (fleet, shard) = (Rc::downgrade(fleet), shard.to_owned());
@@ -125,6 +132,7 @@ impl Work {
         self.change(id, |job| job.stage = Stage::Done);
         if let Some(of_key) = self.running.borrow_mut().get_mut(key) {
             of_key.ended(shard, group);
+            self.changes.set(self.changes.get() + 1);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The endpoint that does the work of jobs, once for each `Idempotency-Key`, and the runner that sends
 //! them there. It fails, takes too long, and says that it failed when it has not.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::{Rc, Weak};
@@ -33,6 +33,7 @@ pub(super) struct Endpoint {
     working: RefCell<BTreeMap<String, Working>>,
     done: RefCell<BTreeSet<String>>,
     seen: RefCell<BTreeSet<String>>,
+    has_worked: Cell<bool>,
 }
 
 /// A job that is worked on, by its key.
@@ -57,6 +58,11 @@ impl Endpoint {
     /// Whether the work of a job was done.
     pub(super) fn has_done(&self, key: &str) -> bool {
         self.done.borrow().contains(key)
+    }
+
+    /// Whether some work has begun or ended since the last question.
+    pub(super) fn has_worked(&self) -> bool {
+        self.has_worked.replace(false)
     }
 
     /// What runs with permits of an account, without the jobs that `is_exempt`.
@@ -91,12 +97,14 @@ impl Endpoint {
             requests: 0,
         });
         known.requests += 1;
+        self.has_worked.set(true);
     }
 
     fn end(&self, key: &str) {
         let mut working = self.working.borrow_mut();
         if let Some(known) = working.get_mut(key) {
             known.requests -= 1;
+            self.has_worked.set(true);
             if known.requests == 0 {
                 working.remove(key);
             }

@@ -157,6 +157,8 @@ struct AccountSide {
     object: VirtualObject<AccountLimit>,
     open: RefCell<Weak<AccountLimit>>,
     seen: RefCell<Vec<(Timestamp, Limits)>>,
+    /// The commits and instances when the limits were last looked at.
+    looked: Cell<(u64, u64)>,
 }
 
 /// The limits of an account as they were at some time.
@@ -345,6 +347,7 @@ fn open_account(application: &Rc<Application>, index: u64) -> Rc<AccountSide> {
         object,
         open: RefCell::default(),
         seen: RefCell::default(),
+        looked: Cell::new((0, 0)),
     })
 }
 
@@ -431,9 +434,14 @@ impl AccountSide {
 
     /// Notes the limits as they are now.
     fn look(&self, run: &Run, groups: u64) {
+        let now = (self.object.storage().commits(), self.object.instances());
+        if self.looked.get() == now {
+            return;
+        }
         let Some(open) = self.open.borrow().upgrade() else {
             return;
         };
+        self.looked.set(now);
         let limits = Limits {
             limit: open.limit().unwrap_or(run.knob("limit")),
             ceilings: (0..groups)
@@ -490,12 +498,15 @@ impl Scenario for Running {
     fn check(&self) {
         let Running(application) = self;
         let run = &application.run;
+        let has_worked = application.endpoint.has_worked();
         for account in application.accounts.borrow().iter() {
             account.look(run, run.knob("groups"));
             let allowed = || account.allowed(application.leases());
-            application
-                .books
-                .follow(run, &account.key, account.object.storage(), allowed);
+            let storage = account.object.storage();
+            let has_changed = application.books.follow(run, &account.key, storage, allowed);
+            if !has_changed && !has_worked {
+                continue;
+            }
             let client = |shard: &str| format!("job-shard/{shard}");
             let books = &application.books;
             let runs = application.endpoint.running(&account.key, |_, _| false);
