@@ -84,7 +84,8 @@ impl VirtualStorage {
         }
     }
 
-    /// Reads what is committed. Nobody notices, and nothing that `read` changes is stored.
+    /// Reads what is committed, for checks; nobody notices. For changes there is
+    /// [`transaction`](Self::transaction).
     ///
     /// # Errors
     ///
@@ -98,7 +99,8 @@ impl VirtualStorage {
         let done = self.with(|database| {
             database.commit(vec![Box::new(move |transaction| {
                 *slot.borrow_mut() = Some(read(transaction.sql()));
-                Err(RolledBack)
+                // Undoing nothing would have statements prepared again.
+                Ok(())
             })])
         });
         let result = result.borrow_mut().take();
