@@ -17,14 +17,14 @@ pub fn left_at_holder(storage: &VirtualStorage) -> Option<String> {
     )
 }
 
-/// What a queue has not settled.
+/// What a queue has not settled. The name of a request that gave nothing may stay until the object is
+/// busy again; whatever it was given is seen at the holder.
 pub fn left_at_queue(storage: &VirtualStorage) -> Option<String> {
     left(
         storage,
         &[
             ("durability_semaphore_queue_grants", "grants"),
             ("durability_semaphore_queue_leases", "leases"),
-            ("durability_semaphore_queue_requests", "open requests"),
         ],
     )
 }
