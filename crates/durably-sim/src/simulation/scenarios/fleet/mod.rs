@@ -37,7 +37,7 @@ macro_rules! fleet_knobs {
             Knob::range("max-admitted", 1, 8, "items of a shard that hold permits at once"),
             Knob::scale("work-ms", 1, 8_000, "how long a job runs at most, in ms"),
             Knob::scale("round-wait-ms", 1, 1_000, "how long a round waits for others, in ms"),
-            Knob::scale("round-period-ms", 1, 3_000, "time between rounds, in ms"),
+            Knob::scale("round-period-ms", 50, 3_000, "time between rounds, in ms"),
             Knob::scale("grant-timeout-ms", 200, 10_000, "until a claim is too late, in ms"),
             Knob::choice("apart", &[1, 0], "whether holders and shards are processes apart"),
             Knob::range("cancels", 0, 10, "jobs that are cancelled"),

@@ -65,7 +65,7 @@ pub(super) const JOBS: Plan = Plan {
             1_000,
             "how long a round waits for others, in ms",
         ),
-        Knob::scale("round-period-ms", 1, 3_000, "time between rounds, in ms"),
+        Knob::scale("round-period-ms", 50, 3_000, "time between rounds, in ms"),
         Knob::scale(
             "grant-timeout-ms",
             200,
