@@ -213,7 +213,7 @@ impl Book {
     }
 
     /// Takes everything away, or what belongs to one group.
-    pub(super) fn take_away(&mut self, group: Option<&str>) -> ForceReleased {
+    pub(crate) fn take_away(&mut self, group: Option<&str>) -> ForceReleased {
         let mut released = ForceReleased::default();
         let goes = |of: &str| group.is_none_or(|group| group == of);
         self.grants.retain(|_, row| {

@@ -290,7 +290,7 @@ fn ends(report: &LeaseReport, echo: &LeaseGrant, now: Timestamp) -> bool {
 }
 
 /// What a parked request is told in the end: what its first round answered, and what has come since.
-pub(super) fn merged(before: GrantReply, after: GrantReply) -> GrantReply {
+pub(crate) fn merged(before: GrantReply, after: GrantReply) -> GrantReply {
     let leases = before.leases.map(|list| {
         let mut echoes = Echoes::of(list);
         for lease in after.leases.into_iter().flatten() {

@@ -9,6 +9,7 @@
 //! examinee, so virtual time passes virtually.
 
 mod alarms;
+pub mod deciders;
 mod instances;
 mod object;
 mod transactions;

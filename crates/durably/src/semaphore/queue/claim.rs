@@ -5,8 +5,8 @@ use crate::bugs::{Bug, is_on};
 use crate::semaphore::protocol::{GrantReport, GrantResult, GrantStatus};
 
 /// Where an item of a grant stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Standing {
     /// It has its permit, or waits for it to be confirmed.
     Held,
     /// The same, but nobody wants it any more.
@@ -16,8 +16,8 @@ pub(super) enum Standing {
 }
 
 /// What is known of a grant's claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Claim {
     /// Made by this instance and not answered.
     Open,
     /// Made by an earlier instance; it may have been answered, and its items admitted.
@@ -28,37 +28,37 @@ pub(super) enum Claim {
 
 /// What an answer changes. Positions are those of the grant's items.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub struct Verdict {
     /// The claim is answered by this: the items left are claimed.
-    pub(super) confirmed: bool,
+    pub confirmed: bool,
     /// Released permits that the holder has heard of.
-    pub(super) told: u64,
+    pub told: u64,
     /// The holder has forgotten a grant whose items still run: there is nobody to tell.
-    pub(super) abandoned: bool,
+    pub abandoned: bool,
     /// Nothing is left to say about the grant.
-    pub(super) settled: bool,
+    pub settled: bool,
     /// The positions that stay, if not all of them do.
-    pub(super) kept: Option<Vec<usize>>,
+    pub kept: Option<Vec<usize>>,
     /// Items that go back to their place.
-    pub(super) back: Vec<usize>,
+    pub back: Vec<usize>,
     /// Cancelled items that get no permit; they are gone.
-    pub(super) dropped: Vec<usize>,
+    pub dropped: Vec<usize>,
     /// Cancelled items whose permit goes back.
-    pub(super) unwanted: Vec<usize>,
+    pub unwanted: Vec<usize>,
     /// Finished items that no permit stands for any more.
-    pub(super) orphans: Vec<usize>,
+    pub orphans: Vec<usize>,
 }
 
 impl Verdict {
     /// Whether rows change.
-    pub(super) fn is_stored(&self) -> bool {
+    pub fn is_stored(&self) -> bool {
         self.settled || self.kept.is_some() || !self.unwanted.is_empty()
     }
 }
 
 /// Judges `result`, the answer to `sent`, for a grant whose items are `items`, oldest first, and of
 /// whose releases the holder has heard `told`.
-pub(super) fn judge(
+pub fn judge(
     items: &[Standing],
     claim: Claim,
     told: u64,

@@ -16,8 +16,8 @@ use crate::time::Timestamp;
 const LEAST_REPEAT: Duration = Duration::from_secs(1);
 
 /// How far a lease has come. The numbers are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
     /// 0: it is drawn from until its time is over.
     Live,
     /// 1: nothing is drawn from it any more; the holder has to settle it.
@@ -29,20 +29,25 @@ pub(super) enum Phase {
 
 /// A lease as it is kept in memory.
 #[derive(Debug)]
-pub(super) struct Lease {
-    pub(super) group: Rc<str>,
-    pub(super) permits: u64,
-    /// Permits ever drawn, and of those ever given back.
-    pub(super) drawn: u64,
-    pub(super) released: u64,
+pub struct Lease {
+    /// The group that may draw from it.
+    pub group: Rc<str>,
+    /// What it had when it came.
+    pub permits: u64,
+    /// Permits ever drawn.
+    pub drawn: u64,
+    /// Drawn permits ever given back.
+    pub released: u64,
     /// The part of both marks whose draws are gone.
     pub(super) settled: u64,
-    pub(super) phase: Phase,
+    /// How far it has come.
+    pub phase: Phase,
     /// Nothing is drawn from this time of our clock on.
-    pub(super) until: Timestamp,
+    pub until: Timestamp,
     /// The same, as its row has it.
     pub(super) stored_until: Timestamp,
-    pub(super) lifetime: Duration,
+    /// How long it lasts from a report on.
+    pub lifetime: Duration,
     /// Of how many releases the holder has heard, and whether it has of the end of drawing.
     told: u64,
     told_stop: bool,
@@ -57,7 +62,8 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    pub(super) fn new(
+    /// A lease that was just stored, of which nothing is drawn.
+    pub fn new(
         group: Rc<str>,
         permits: u64,
         phase: Phase,
@@ -206,13 +212,13 @@ fn before(end: Timestamp, duration: Duration) -> Timestamp {
 
 /// What passes between two clocks while a message is answered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clocks {
+pub struct Clocks {
     /// When the message was sent, on our clock.
-    pub(super) sent: Timestamp,
+    pub sent: Timestamp,
     /// When its answer came.
-    pub(super) now: Timestamp,
+    pub now: Timestamp,
     /// The holder's clock when it answered, if it told.
-    pub(super) holder: Option<Timestamp>,
+    pub holder: Option<Timestamp>,
 }
 
 impl Clocks {
@@ -232,10 +238,12 @@ impl Clocks {
 
 /// What a holder says about a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Echo {
+pub enum Echo {
     /// It goes on.
     Live {
+        /// Until when, on our clock.
         until: Timestamp,
+        /// How long from the message on.
         lifetime: Duration,
     },
     /// Nothing may be drawn from it any more.
@@ -248,7 +256,7 @@ pub(super) enum Echo {
 
 impl Echo {
     /// What is said of a lease that was not reported in the message. `None` if nothing is.
-    pub(super) fn of_unreported(grant: &LeaseGrant, clocks: &Clocks) -> Option<Echo> {
+    pub fn of_unreported(grant: &LeaseGrant, clocks: &Clocks) -> Option<Echo> {
         if grant.group.is_empty() {
             return None;
         }
@@ -259,11 +267,7 @@ impl Echo {
     }
 
     /// What is said in answer to `report`. A holder that says nothing keeps no leases at all.
-    pub(super) fn of_reported(
-        report: &LeaseReport,
-        answer: Option<&LeaseGrant>,
-        clocks: &Clocks,
-    ) -> Echo {
+    pub fn of_reported(report: &LeaseReport, answer: Option<&LeaseGrant>, clocks: &Clocks) -> Echo {
         let Some(grant) = answer else {
             return Echo::Unknown;
         };
@@ -278,7 +282,7 @@ impl Echo {
 
 /// What an echo changes about a lease as it stands now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub enum Fate {
     /// It goes on as it was.
     Stays,
     /// It is not drawn from any more.
@@ -288,7 +292,7 @@ pub(super) enum Fate {
 }
 
 /// Decides what `echo` changes about `lease`.
-pub(super) fn fate(lease: &Lease, echo: &Echo) -> Fate {
+pub fn fate(lease: &Lease, echo: &Echo) -> Fate {
     match echo {
         Echo::Settled | Echo::Unknown if lease.is_unused() => Fate::Gone,
         // Nobody settles what is drawn meanwhile: it is seen to its end here.

@@ -21,13 +21,17 @@
 mod admission;
 mod book;
 mod builder;
+#[cfg_attr(not(feature = "testing"), allow(unreachable_pub))]
 mod claim;
+#[cfg(feature = "testing")]
+pub(crate) mod deciders;
 mod enqueue;
 mod event;
 mod giving;
 mod inner;
 mod item;
 mod lanes;
+#[cfg_attr(not(feature = "testing"), allow(unreachable_pub))]
 mod lease;
 mod store;
 mod transport;
