@@ -83,7 +83,11 @@ fn an_order_sets_knobs_and_leaves_the_others_alone() {
 #[test]
 fn calm_seeds_have_no_faults_at_all() {
     let calm = (0..64).filter(|seed| {
-        let knobs = drive(named("grants"), &order(*seed, &[("jobs", 1), ("duration-s", 1)])).knobs;
+        let knobs = drive(
+            named("grants"),
+            &order(*seed, &[("jobs", 1), ("duration-s", 1)]),
+        )
+        .knobs;
         COMMON
             .iter()
             .filter(|knob| knob.is_fault())
@@ -125,7 +129,11 @@ fn an_excerpt_tells_of_its_subject() {
     let lines = drive(plan, &order).lines;
     let about = excerpt(&lines, "job-001", 5);
     assert!(!about.is_empty() && about.len() <= 5);
-    assert!(about.iter().all(|line| line.to_string().contains("job-001")));
+    assert!(
+        about
+            .iter()
+            .all(|line| line.to_string().contains("job-001"))
+    );
 }
 
 /// What was found by a seed, and is mended: the scenario, the seed and what was set.

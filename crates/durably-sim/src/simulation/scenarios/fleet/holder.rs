@@ -155,6 +155,9 @@ fn build(
             let (fleet, settings) = limit.clone();
             async move {
                 answer(&fleet).await?;
+                if lies(&fleet) {
+                    return Ok(u64::MAX);
+                }
                 let limit = settings.limit.get();
                 settings.limit_in_force.set(limit);
                 Ok(limit)
@@ -164,6 +167,9 @@ fn build(
             let (fleet, settings) = ceilings.clone();
             async move {
                 answer(&fleet).await?;
+                if lies(&fleet) {
+                    return Ok(Some(u64::MAX));
+                }
                 let ceiling = settings.ceiling.get();
                 let mut in_force = settings.ceilings_in_force.borrow_mut();
                 in_force.insert(group, ceiling);
@@ -213,6 +219,18 @@ async fn answer(fleet: &WeakFleet) -> Result<(), BoxError> {
         return Err("the limits cannot be read".into());
     }
     Ok(())
+}
+
+/// Whether the answer makes no sense.
+fn lies(fleet: &WeakFleet) -> bool {
+    let Some(fleet) = fleet.upgrade() else {
+        return false;
+    };
+    let lies = fleet.fails("limit-lies-percent");
+    if lies {
+        fleet.run.cover("limit without sense");
+    }
+    lies
 }
 
 /// Moves a limit, a ceiling or a gate of any holder.

@@ -46,6 +46,8 @@ macro_rules! fleet_knobs {
             Knob::fault("finished-fails-percent", 50, "of 100 calls of `finished`, how many fail"),
             Knob::fault("release-lost-percent", 60, "of 100 ends of work, how many go unheard"),
             Knob::fault("limit-fails-percent", 40, "of 100 questions for limits, how many fail"),
+            Knob::fault("limit-lies-percent", 30, "of 100 limits and ceilings, how many make no sense"),
+            Knob::fault("finished-lies-percent", 40, "of 100 answers of `finished`, how many name strangers"),
             Knob::fault("limit-ms", 4_000, "how long an answer about limits takes at most, in ms"),
             $($own),*
         ]
@@ -116,7 +118,7 @@ pub(super) const LEASES: Plan = Plan {
         STILL_LIMITS,
     ],
     expects: EXPECTED_OF_LEASES,
-    short: SHORT,
+    short: SHORT_LEASES,
     start: Fleet::start,
 };
 
@@ -154,7 +156,7 @@ pub(super) const FOREIGN: Plan = Plan {
         Knob::range("liars", 1, 4, "clients that lie"),
     ],
     expects: EXPECTED_OF_FOREIGN,
-    short: SHORT,
+    short: SHORT_LEASES,
     start: Fleet::start,
 };
 
@@ -184,6 +186,22 @@ const SHORT: &[(&str, u64)] = &[
     ("groups", 1),
     ("limit", 2),
     ("cancels", 1),
+    ("apart", 1),
+];
+
+/// The same with leases for certain.
+const SHORT_LEASES: &[(&str, u64)] = &[
+    ("duration-s", 5),
+    ("shuffled-percent", 0),
+    ("jobs", 5),
+    ("keys", 1),
+    ("shards", 2),
+    ("groups", 1),
+    ("limit", 3),
+    ("ceiling", 0),
+    ("lease-permits", 2),
+    ("lease-ttl-ms", 3_000),
+    ("cancels", 0),
     ("apart", 1),
 ];
 
@@ -420,7 +438,9 @@ impl Scenario for Running {
             }
         }
         for shard in fleet.shards.borrow().iter() {
-            shard.order.follow(&fleet.run, &shard.name, shard.object.storage());
+            shard
+                .order
+                .follow(&fleet.run, &shard.name, shard.object.storage());
         }
     }
 

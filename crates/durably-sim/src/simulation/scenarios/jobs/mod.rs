@@ -503,7 +503,9 @@ impl Scenario for Running {
             account.look(run, run.knob("groups"));
             let allowed = || account.allowed(application.leases());
             let storage = account.object.storage();
-            let has_changed = application.books.follow(run, &account.key, storage, allowed);
+            let has_changed = application
+                .books
+                .follow(run, &account.key, storage, allowed);
             if !has_changed && !has_worked {
                 continue;
             }
