@@ -8,6 +8,7 @@ mod pool;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -129,6 +130,9 @@ struct Inner {
     timer: RefCell<Option<Timer>>,
     /// An alarm pass is under way, and the host delivers no other alarm before it has ended.
     in_alarm: Cell<bool>,
+    /// Whose last pass failed. The alarm has them try again, and no timer before it: what is due would
+    /// fail again at once, for ever.
+    failing: RefCell<BTreeSet<&'static str>>,
 }
 
 struct Timer {
@@ -162,6 +166,7 @@ impl Scheduler {
             alarm: Cell::new(None),
             timer: RefCell::new(None),
             in_alarm: Cell::new(false),
+            failing: RefCell::default(),
         });
         let weak: Weak<dyn Any> = {
             let erased: Rc<dyn Any> = inner.clone();
@@ -300,6 +305,19 @@ impl Scheduler {
             .collect()
     }
 
+    fn is_failing(&self, participant: &str) -> bool {
+        self.0.failing.borrow().contains(participant)
+    }
+
+    /// Takes note of how a participant's pass went.
+    fn note(&self, participant: &'static str, failed: bool) {
+        let mut failing = self.0.failing.borrow_mut();
+        match failed {
+            true => failing.insert(participant),
+            false => failing.remove(participant),
+        };
+    }
+
     fn earliest_pending(&self, sql: &dyn Sql) -> Result<Option<Timestamp>, StorageError> {
         let mut earliest = None;
         for participant in self.participants() {
@@ -323,7 +341,10 @@ impl Scheduler {
             wake = earlier(
                 wake,
                 match at {
-                    Some(at) if at <= now => participant.next_wake_at(sql, now)?,
+                    Some(at) if at <= now => match self.is_failing(participant.name()) {
+                        true => None,
+                        false => participant.next_wake_at(sql, now)?,
+                    },
                     later => later,
                 },
             );

@@ -63,8 +63,11 @@ impl Scheduler {
             let (done, ended) = oneshot::channel::<()>();
             let name = participant.name();
             let work = participant.run_due(now);
+            let scheduler = self.clone();
             self.spawn(async move {
-                if let Err(error) = work.await {
+                let outcome = work.await;
+                scheduler.note(name, outcome.is_err());
+                if let Err(error) = outcome {
                     report(name, &*error);
                 }
                 let _ = done.send(());
