@@ -63,7 +63,6 @@ impl Drop for Disk {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "a job does not end now and then: being looked into"]
 async fn storm_of_full_disks() {
     let storm = Storm::new("full disks", "STORM_FULL_DISKS", 6);
     let sharing = [

@@ -246,11 +246,11 @@ impl<'a> Jobs<'a> {
                 let (status, job) = self.seat.ask(Method::GET, &path, None).await?;
                 *last.borrow_mut() = job.clone();
                 let state = match status {
-                    // What is cancelled while it waits is forgotten.
+                    // What is cancelled while it waits is forgotten; once it has a permit, kept.
                     StatusCode::NOT_FOUND => "unknown",
                     _ => job["state"].as_str()?,
                 };
-                let has_ended = ["completed", "failed", "unknown"].contains(&state);
+                let has_ended = ["completed", "failed", "cancelled", "unknown"].contains(&state);
                 has_ended.then(|| state.to_owned())
             });
             let state = tokio::time::timeout(PATIENCE / 2, ending).await;
@@ -258,7 +258,7 @@ impl<'a> Jobs<'a> {
             let run = self.endpoint.seen().run(&key(address));
             match &*state {
                 "completed" => assert_eq!(run, Some(true), "{id} is completed"),
-                "unknown" => {
+                "cancelled" | "unknown" => {
                     assert!(asked_to_cancel.contains(address), "{id} was forgotten");
                     assert_eq!(run, None, "{id} was cancelled before it ran");
                 }
