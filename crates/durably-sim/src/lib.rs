@@ -70,6 +70,7 @@
 mod chaos;
 mod clock;
 mod executor;
+pub mod fuzz;
 mod host;
 mod node;
 mod object;
