@@ -11,8 +11,8 @@ use super::fleet::Fleet;
 use super::limits::Sharing;
 use super::settings::Storm;
 
-/// Of each server.
-const DISK_BYTES: u64 = 32 << 20;
+/// Of each server. Each of its 16 objects may have a write-ahead log of 4 MiB.
+const DISK_BYTES: u64 = 128 << 20;
 
 /// A small disk of its own at a server's data folder; unmounted when dropped.
 struct Disk(PathBuf);
