@@ -12,6 +12,7 @@
 //! `docs/simulation.md` says how to replay a seed and how to add a scenario or an invariant.
 
 pub mod campaign;
+mod dice;
 pub mod drive;
 pub mod evictions;
 mod failure;

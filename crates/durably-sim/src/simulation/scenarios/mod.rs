@@ -7,6 +7,8 @@ mod wire;
 
 use std::rc::Rc;
 
+use durably::semaphore::{Amount, LeaseOptions, LimitedGroups, Provisioning};
+
 use super::knobs::Knob;
 use super::run::Run;
 
@@ -60,4 +62,25 @@ pub fn all() -> &'static [&'static Plan] {
 /// The scenario of that name.
 pub fn named(name: &str) -> Option<&'static Plan> {
     all().iter().copied().find(|plan| plan.name == name)
+}
+
+/// How holders give leases, by the knobs of a run that start with `lease`.
+fn leases(run: &Run) -> Option<LeaseOptions> {
+    let part = Amount::Permits(run.knob("lease-part"));
+    let provisioning = match run.knob("lease-mode") {
+        1 => Provisioning::Strict,
+        2 => Provisioning::Under { reserve: part },
+        3 => Provisioning::Over { extra: part },
+        _ => return None,
+    };
+    Some(LeaseOptions {
+        provisioning,
+        permits_per_lease: run.knob("lease-permits"),
+        ttl: run.knob_ms("lease-ttl-ms"),
+        limited_groups: match run.knob("lease-limited-groups") {
+            0 => LimitedGroups::Exclude,
+            _ => LimitedGroups::WithinGroupLimit,
+        },
+        ..LeaseOptions::default()
+    })
 }

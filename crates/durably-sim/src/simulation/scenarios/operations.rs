@@ -12,12 +12,13 @@ use durably::operations::{
     OperationEventKind, Operations,
 };
 use durably::{Scheduler, SchedulerConfig};
+use futures::future::{Either, select};
 use serde_json::Value;
 
 use super::{Plan, Scenario};
 use crate::node::Node;
 use crate::object::VirtualObject;
-use crate::random::Random;
+use crate::simulation::dice::Dice;
 use crate::simulation::invariants::awake;
 use crate::simulation::invariants::operations::{Calls, OVERLAP, SLOTS, Seen};
 use crate::simulation::knobs::Knob;
@@ -127,7 +128,7 @@ struct Factory {
     sides: RefCell<Vec<Rc<Side>>>,
     /// Calls by id, with the place of their object.
     seen: RefCell<BTreeMap<String, (usize, Seen)>>,
-    random: RefCell<Random>,
+    dice: Dice,
 }
 
 impl Factory {
@@ -140,7 +141,7 @@ impl Factory {
             nodes,
             sides: RefCell::default(),
             seen: RefCell::default(),
-            random: RefCell::new(run.random("operations")),
+            dice: Dice::new(run, "operations"),
         });
         for index in 0..run.knob("objects") {
             let side = open(&factory, index as usize);
@@ -149,40 +150,20 @@ impl Factory {
         troubles::trouble(run, &factory.nodes);
         for number in 0..run.knob("calls") {
             let id = format!("call-{number:03}");
-            let place = factory.below(run.knob("objects")) as usize;
+            let place = factory.dice.below(run.knob("objects")) as usize;
             let seen = (place, Seen::default());
             factory.seen.borrow_mut().insert(id.clone(), seen);
-            factory.sometime(move |factory| register(factory, place, id));
+            factory
+                .dice
+                .sometime(&factory, move |factory| register(factory, place, id));
         }
         for _ in 0..run.knob("cancels") {
-            let id = format!("call-{:03}", factory.below(run.knob("calls")));
-            factory.sometime(move |factory| cancel(factory, id));
+            let id = format!("call-{:03}", factory.dice.below(run.knob("calls")));
+            factory
+                .dice
+                .sometime(&factory, move |factory| cancel(factory, id));
         }
         Box::new(Running(factory))
-    }
-
-    fn below(&self, end: u64) -> u64 {
-        self.random.borrow_mut().below(end)
-    }
-
-    fn fails(&self, knob: &str) -> bool {
-        let percent = self.run.knob(knob);
-        !self.run.is_healed() && self.random.borrow_mut().percent(percent)
-    }
-
-    fn sometime<F: Future<Output = ()> + 'static>(
-        self: &Rc<Self>,
-        happens: impl FnOnce(Rc<Factory>) -> F + 'static,
-    ) {
-        let at = Duration::from_millis(self.below(self.run.knob("duration-s") * 1_000));
-        let factory = Rc::downgrade(self);
-        let world = self.run.world.clone();
-        self.run.world.spawn(async move {
-            world.sleep(at).await;
-            if let Some(factory) = factory.upgrade() {
-                happens(factory).await;
-            }
-        });
     }
 
     fn side(&self, place: usize) -> Option<Rc<Side>> {
@@ -289,11 +270,10 @@ async fn work(factory: Weak<Factory>, place: usize, call: Call) -> Result<Value,
             run.cover("attempt repeated after a death");
         }
     });
-    let takes = Duration::from_millis(factory.below(run.knob("handler-ms") + 1));
-    let hangs = factory.fails("hangs-percent");
-    let is_deaf = factory.fails("deaf-percent");
+    let takes = Duration::from_millis(factory.dice.below(run.knob("handler-ms") + 1));
+    let hangs = factory.dice.fails("hangs-percent");
+    let is_deaf = factory.dice.fails("deaf-percent");
     let stopped = {
-        use futures::future::{Either, select};
         let patience = match hangs {
             true => run.knob_ms("attempt-ms") + takes,
             false => takes,
@@ -320,8 +300,8 @@ async fn work(factory: Weak<Factory>, place: usize, call: Call) -> Result<Value,
     if stopped && !is_deaf {
         return Err(HandlerError::retry("it was told to stop"));
     }
-    if factory.fails("fails-percent") {
-        let is_hopeless = factory.fails("hopeless-percent");
+    if factory.dice.fails("fails-percent") {
+        let is_hopeless = factory.dice.fails("hopeless-percent");
         factory.change(&call.id, |seen| {
             seen.failed.insert(call.attempt);
             seen.hopeless |= is_hopeless;
@@ -379,8 +359,7 @@ async fn register(factory: Rc<Factory>, place: usize, id: String) {
         if tries == 1 {
             factory.run.cover("registered again");
         }
-        let patience = Duration::from_millis(1 + factory.below(2_000));
-        factory.run.world.sleep(patience).await;
+        factory.dice.rest().await;
     }
 }
 

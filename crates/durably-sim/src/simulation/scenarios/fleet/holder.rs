@@ -10,6 +10,7 @@ use durably::host::{LocalFuture, Object};
 use durably::semaphore::{LeaseOptions, Semaphore, SemaphoreEvent};
 use durably::{Scheduler, SchedulerConfig};
 
+use super::super::leases;
 use super::super::wire::Address;
 use super::{Fleet, WeakFleet};
 use crate::node::Node;
@@ -101,7 +102,7 @@ pub(super) fn open_holder(fleet: &Rc<Fleet>, index: u64) -> Rc<HolderSide> {
         0 => None,
         ceiling => Some(ceiling),
     };
-    let leases = fleet.leases();
+    let leases = leases(run);
     let settings = Rc::new(Settings {
         limit: Cell::new(run.knob("limit")),
         limit_in_force: Cell::new(0),
@@ -213,8 +214,8 @@ const GONE: &str = "the run is over";
 /// An answer that may come late or not at all.
 async fn answer(fleet: &WeakFleet) -> Result<(), BoxError> {
     let fleet = fleet.upgrade().ok_or(GONE)?;
-    fleet.linger("limit-ms").await;
-    if fleet.fails("limit-fails-percent") {
+    fleet.dice.linger("limit-ms").await;
+    if fleet.dice.fails("limit-fails-percent") {
         fleet.run.cover("limit unreadable");
         return Err("the limits cannot be read".into());
     }
@@ -226,7 +227,7 @@ fn lies(fleet: &WeakFleet) -> bool {
     let Some(fleet) = fleet.upgrade() else {
         return false;
     };
-    let lies = fleet.fails("limit-lies-percent");
+    let lies = fleet.dice.fails("limit-lies-percent");
     if lies {
         fleet.run.cover("limit without sense");
     }
@@ -240,11 +241,11 @@ pub(super) fn move_limit(fleet: &Fleet) {
         return;
     }
     let holders = fleet.holders.borrow();
-    let holder = &holders[fleet.below(holders.len() as u64) as usize];
+    let holder = &holders[fleet.dice.below(holders.len() as u64) as usize];
     let settings = &holder.settings;
-    match fleet.below(4) {
+    match fleet.dice.below(4) {
         0 => {
-            let ceiling = fleet.below(6);
+            let ceiling = fleet.dice.below(6);
             settings.ceiling.set((ceiling < 5).then_some(ceiling));
             run.cover("ceiling moved");
             run.note(
@@ -262,7 +263,7 @@ pub(super) fn move_limit(fleet: &Fleet) {
         }
         _ => {
             let before = settings.limit.get();
-            let limit = fleet.below(run.knob("limit") + 2);
+            let limit = fleet.dice.below(run.knob("limit") + 2);
             settings.limit.set(limit);
             match limit {
                 0 => run.cover("limit zero"),
@@ -273,7 +274,7 @@ pub(super) fn move_limit(fleet: &Fleet) {
             run.note(&holder.key, format_args!("its limit becomes {limit}"));
         }
     }
-    if fleet.below(2) == 0 {
+    if fleet.dice.below(2) == 0 {
         holder.tell();
     }
 }
@@ -281,8 +282,8 @@ pub(super) fn move_limit(fleet: &Fleet) {
 /// Switches leases off or on again.
 pub(super) fn switch_leases(fleet: &Fleet, on: bool) {
     let holders = fleet.holders.borrow();
-    let holder = &holders[fleet.below(holders.len() as u64) as usize];
-    let leases = if on { fleet.leases() } else { None };
+    let holder = &holders[fleet.dice.below(holders.len() as u64) as usize];
+    let leases = if on { leases(&fleet.run) } else { None };
     let settings = &holder.settings;
     let mut ever = settings.ever.borrow_mut();
     if !ever.contains(&leases) {

@@ -9,13 +9,10 @@ mod work;
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
-use std::time::Duration;
-
-use durably::semaphore::{Amount, LeaseOptions, LimitedGroups, Provisioning};
 
 use super::{Plan, Scenario};
 use crate::node::Node;
-use crate::random::Random;
+use crate::simulation::dice::Dice;
 use crate::simulation::invariants::{awake, books::Books, jobs, returned, running, sums};
 use crate::simulation::knobs::Knob;
 use crate::simulation::run::Run;
@@ -263,7 +260,7 @@ pub(super) struct Fleet {
     shards: RefCell<Vec<Rc<ShardSide>>>,
     work: Work,
     books: Rc<Books>,
-    random: RefCell<Random>,
+    dice: Dice,
 }
 
 /// A handle for what lives in objects, whose factories would keep the fleet otherwise.
@@ -278,7 +275,7 @@ impl Fleet {
             shards: RefCell::default(),
             work: Work::default(),
             books: Rc::default(),
-            random: RefCell::new(run.random("fleet")),
+            dice: Dice::new(run, "fleet"),
         });
         for key in 0..run.knob("keys") {
             let holder = open_holder(&fleet, key);
@@ -293,31 +290,14 @@ impl Fleet {
         fleet.cancel();
         fleet.move_limits();
         for index in 0..run.knob("liars") {
-            fleet.sometime(move |fleet| liar::lie(fleet, index));
+            fleet
+                .dice
+                .sometime(&fleet, move |fleet| liar::lie(fleet, index));
         }
         Box::new(Running {
             fleet,
             worked: Cell::new(0),
         })
-    }
-
-    fn below(&self, end: u64) -> u64 {
-        self.random.borrow_mut().below(end)
-    }
-
-    /// Whether something goes wrong that does so in so many of 100 cases while faults last.
-    fn fails(&self, knob: &str) -> bool {
-        let percent = self.run.knob(knob);
-        !self.run.is_healed() && self.random.borrow_mut().percent(percent)
-    }
-
-    /// How long something takes that may be slow while faults last.
-    async fn linger(&self, knob: &str) {
-        let most = self.run.knob(knob);
-        if most > 0 && !self.run.is_healed() {
-            let takes = Duration::from_millis(self.below(most + 1));
-            self.run.world.sleep(takes).await;
-        }
     }
 
     fn holder(&self, key: &str) -> Option<Rc<HolderSide>> {
@@ -330,51 +310,15 @@ impl Fleet {
         shards.iter().find(|shard| shard.name == name).cloned()
     }
 
-    fn leases(&self) -> Option<LeaseOptions> {
-        let part = Amount::Permits(self.run.knob("lease-part"));
-        let provisioning = match self.run.knob("lease-mode") {
-            1 => Provisioning::Strict,
-            2 => Provisioning::Under { reserve: part },
-            3 => Provisioning::Over { extra: part },
-            _ => return None,
-        };
-        Some(LeaseOptions {
-            provisioning,
-            permits_per_lease: self.run.knob("lease-permits"),
-            ttl: self.run.knob_ms("lease-ttl-ms"),
-            limited_groups: match self.run.knob("lease-limited-groups") {
-                0 => LimitedGroups::Exclude,
-                _ => LimitedGroups::WithinGroupLimit,
-            },
-            ..LeaseOptions::default()
-        })
-    }
-
-    /// Has `happens` take place at a random time while faults last.
-    fn sometime<F: Future<Output = ()> + 'static>(
-        self: &Rc<Self>,
-        happens: impl FnOnce(Rc<Fleet>) -> F + 'static,
-    ) {
-        let at = Duration::from_millis(self.below(self.run.knob("duration-s") * 1_000));
-        let fleet = Rc::downgrade(self);
-        let world = self.run.world.clone();
-        self.run.world.spawn(async move {
-            world.sleep(at).await;
-            if let Some(fleet) = fleet.upgrade() {
-                happens(fleet).await;
-            }
-        });
-    }
-
     fn submit(self: &Rc<Self>) {
         let mut left = self.run.knob("jobs");
         let mut next = 0;
         while left > 0 {
-            let batch = 1 + self.below(left.min(6));
+            let batch = 1 + self.dice.below(left.min(6));
             left -= batch;
-            let shard = format!("shard-{}", self.below(self.run.knob("shards")));
-            let key = format!("key-{}", self.below(self.run.knob("keys")));
-            let group = format!("group-{}", self.below(self.run.knob("groups")));
+            let shard = format!("shard-{}", self.dice.below(self.run.knob("shards")));
+            let key = format!("key-{}", self.dice.below(self.run.knob("keys")));
+            let group = format!("group-{}", self.dice.below(self.run.knob("groups")));
             let ids: Vec<String> = (next..next + batch)
                 .map(|n| format!("job-{n:03}"))
                 .collect();
@@ -382,23 +326,27 @@ impl Fleet {
             for id in &ids {
                 self.work.expect(id, &shard, &key, &group);
             }
-            self.sometime(move |fleet| shard::submit(fleet, shard, key, group, ids));
+            self.dice.sometime(self, move |fleet| {
+                shard::submit(fleet, shard, key, group, ids)
+            });
         }
     }
 
     fn cancel(self: &Rc<Self>) {
         for _ in 0..self.run.knob("cancels") {
-            let id = format!("job-{:03}", self.below(self.run.knob("jobs")));
-            self.sometime(move |fleet| shard::cancel(fleet, id));
+            let id = format!("job-{:03}", self.dice.below(self.run.knob("jobs")));
+            self.dice
+                .sometime(self, move |fleet| shard::cancel(fleet, id));
         }
     }
 
     fn move_limits(self: &Rc<Self>) {
         for _ in 0..self.run.knob("limit-moves") {
-            self.sometime(|fleet| async move { holder::move_limit(&fleet) });
+            self.dice
+                .sometime(self, |fleet| async move { holder::move_limit(&fleet) });
         }
         for switch in 0..self.run.knob("lease-switches") {
-            self.sometime(move |fleet| async move {
+            self.dice.sometime(self, move |fleet| async move {
                 holder::switch_leases(&fleet, switch % 2 == 1);
             });
         }

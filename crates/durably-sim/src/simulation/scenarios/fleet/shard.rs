@@ -108,13 +108,13 @@ fn build(scheduler: &Scheduler, name: &str, fleet: &WeakFleet) -> Result<Semapho
             let fleet = finishing.clone();
             async move {
                 let fleet = fleet.upgrade().ok_or("the run is over")?;
-                if fleet.fails("finished-fails-percent") {
+                if fleet.dice.fails("finished-fails-percent") {
                     return Err("nobody knows what has ended".into());
                 }
                 let mut done = fleet.work.done(ids);
-                if fleet.fails("finished-lies-percent") {
+                if fleet.dice.fails("finished-lies-percent") {
                     // Nobody asked about these.
-                    let stranger = fleet.below(fleet.run.knob("jobs") + 10);
+                    let stranger = fleet.dice.below(fleet.run.knob("jobs") + 10);
                     done.push(format!("job-{stranger:03}"));
                 }
                 Ok(done)
@@ -166,14 +166,14 @@ async fn ask(fleet: Rc<Fleet>, from: String, call: HolderCall) -> Result<Reply, 
 
 /// The application takes items; their work starts, once.
 async fn admit(fleet: Rc<Fleet>, shard: String, items: Vec<AdmittedItem>) -> Result<(), BoxError> {
-    fleet.linger("admit-ms").await;
-    if fleet.fails("admit-fails-percent") {
+    fleet.dice.linger("admit-ms").await;
+    if fleet.dice.fails("admit-fails-percent") {
         return Err("the application is not ready".into());
     }
     for item in items {
         fleet.work.start(&fleet, &shard, &item);
     }
-    if fleet.fails("admit-fails-percent") {
+    if fleet.dice.fails("admit-fails-percent") {
         return Err("the application forgot what it did".into());
     }
     Ok(())
@@ -234,8 +234,7 @@ pub(super) async fn submit(
             }
             return;
         }
-        let patience = Duration::from_millis(1 + fleet.below(2_000));
-        fleet.run.world.sleep(patience).await;
+        fleet.dice.rest().await;
     }
 }
 

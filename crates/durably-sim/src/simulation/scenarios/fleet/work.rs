@@ -104,7 +104,7 @@ impl Work {
         of_key.started(shard, &item.group);
         self.changes.set(self.changes.get() + 1);
         drop(running);
-        let takes = Duration::from_millis(1 + fleet.below(run.knob("work-ms")));
+        let takes = Duration::from_millis(1 + fleet.dice.below(run.knob("work-ms")));
         let (fleet, shard) = (Rc::downgrade(fleet), shard.to_owned());
         let (id, key, group) = (item.id.clone(), item.key.clone(), item.group.clone());
         let world = run.world.clone();
@@ -112,7 +112,7 @@ impl Work {
             world.sleep(takes).await;
             let Some(fleet) = fleet.upgrade() else { return };
             fleet.work.end(&fleet, &id, &shard, &key, &group);
-            if fleet.fails("release-lost-percent") {
+            if fleet.dice.fails("release-lost-percent") {
                 fleet.run.cover("release unheard");
                 return;
             }

@@ -33,9 +33,9 @@ pub(super) fn start(application: &Rc<Application>) {
     let run = &application.run;
     let accounts = run.knob("accounts");
     for number in 0..run.knob("jobs") {
-        let account = format!("account-{}", application.below(accounts));
+        let account = format!("account-{}", application.dice.below(accounts));
         let name = (account, format!("job-{number:03}"));
-        let group = format!("group-{}", application.below(run.knob("groups")));
+        let group = format!("group-{}", application.dice.below(run.knob("groups")));
         let submitted = Submitted {
             group,
             ..Submitted::default()
@@ -44,27 +44,33 @@ pub(super) fn start(application: &Rc<Application>) {
             .submitted
             .borrow_mut()
             .insert(name.clone(), submitted);
-        application.sometime(move |application| submit(application, name));
+        application
+            .dice
+            .sometime(application, move |application| submit(application, name));
     }
     let any_job = |application: &Application| {
         let jobs = application.submitted.borrow();
-        let place = application.below(jobs.len() as u64) as usize;
+        let place = application.dice.below(jobs.len() as u64) as usize;
         jobs.keys().nth(place).cloned().unwrap_or_default()
     };
     for _ in 0..run.knob("repeats") {
         let name = any_job(application);
-        application.sometime(move |application| repeat(application, name));
+        application
+            .dice
+            .sometime(application, move |application| repeat(application, name));
     }
     for _ in 0..run.knob("cancels") {
         let name = any_job(application);
-        application.sometime(move |application| cancel(application, name));
+        application
+            .dice
+            .sometime(application, move |application| cancel(application, name));
     }
     for _ in 0..run.knob("limit-moves") {
-        application.sometime(set_limit);
+        application.dice.sometime(application, set_limit);
     }
     for _ in 0..run.knob("list-changes") {
-        application.sometime(set_shards);
-        application.sometime(look_through);
+        application.dice.sometime(application, set_shards);
+        application.dice.sometime(application, look_through);
     }
 }
 
@@ -164,11 +170,6 @@ impl Application {
             .cloned()
             .unwrap_or_default()
     }
-
-    async fn rest(&self) {
-        let patience = Duration::from_millis(1 + self.below(2_000));
-        self.run.world.sleep(patience).await;
-    }
 }
 
 async fn submit(application: Rc<Application>, name: Name) {
@@ -188,7 +189,7 @@ async fn submit(application: Rc<Application>, name: Name) {
             }
             return;
         }
-        application.rest().await;
+        application.dice.rest().await;
     }
 }
 
@@ -257,7 +258,7 @@ async fn submit_once(application: &Rc<Application>, name: &Name) -> Option<Submi
 
 async fn cancel(application: Rc<Application>, name: Name) {
     let (account, id) = name.clone();
-    let running = application.below(2) == 0;
+    let running = application.dice.below(2) == 0;
     let Some(lists) = lists_of(&application, &account).await else {
         return;
     };
@@ -288,16 +289,16 @@ async fn cancel(application: Rc<Application>, name: Name) {
 }
 
 async fn set_limit(application: Rc<Application>) {
-    let index = application.below(application.run.knob("accounts"));
+    let index = application.dice.below(application.run.knob("accounts"));
     let Some(account) = application.account(&format!("account-{index}")) else {
         return;
     };
-    let limit = application.below(application.run.knob("limit") + 2);
+    let limit = application.dice.below(application.run.knob("limit") + 2);
     let group = format!(
         "group-{}",
-        application.below(application.run.knob("groups"))
+        application.dice.below(application.run.knob("groups"))
     );
-    let of_group = application.below(3) == 0;
+    let of_group = application.dice.below(3) == 0;
     application.run.cover("limit set");
     let what = if of_group { group.as_str() } else { "all" };
     application.run.note(
@@ -316,14 +317,14 @@ async fn set_limit(application: Rc<Application>) {
 }
 
 async fn set_shards(application: Rc<Application>) {
-    let index = application.below(application.run.knob("accounts"));
+    let index = application.dice.below(application.run.knob("accounts"));
     let Some(account) = application.account(&format!("account-{index}")) else {
         return;
     };
     let number = application.lists.get() + 1;
     application.lists.set(number);
-    let shards: Vec<String> = (0..=application.below(3))
-        .map(|index| match application.below(2) {
+    let shards: Vec<String> = (0..=application.dice.below(3))
+        .map(|index| match application.dice.below(2) {
             0 => format!("{}-{index}", account.key),
             _ => format!("{}-{number}-{index}", account.key),
         })
@@ -340,7 +341,7 @@ async fn set_shards(application: Rc<Application>) {
 
 /// Forgets former lists whose shards hold nothing of another's any more.
 async fn look_through(application: Rc<Application>) {
-    let index = application.below(application.run.knob("accounts"));
+    let index = application.dice.below(application.run.knob("accounts"));
     let key = format!("account-{index}");
     let Some(account) = application.account(&key) else {
         return;

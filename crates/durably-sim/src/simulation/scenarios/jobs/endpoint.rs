@@ -135,21 +135,21 @@ async fn work(application: WeakApplication, request: Request) -> Answer {
         return Answer(Ok(Value::from("done before")));
     }
     application.endpoint.begin(&application, &request);
-    let mut takes = Duration::from_millis(application.below(run.knob("work-ms") + 1));
-    if application.fails("hangs-percent") {
+    let mut takes = Duration::from_millis(application.dice.below(run.knob("work-ms") + 1));
+    if application.dice.fails("hangs-percent") {
         takes += run.knob_ms("attempt-ms");
     }
     run.world.sleep(takes).await;
     application.endpoint.end(key);
-    let fails = application.fails("fails-percent");
+    let fails = application.dice.fails("fails-percent");
     if !fails {
         application.endpoint.done.borrow_mut().insert(key.clone());
         run.note(key, format_args!("is done"));
     }
-    match fails || application.fails("lies-percent") {
+    match fails || application.dice.fails("lies-percent") {
         true => Answer(Err((
             "it did not work".to_owned(),
-            application.fails("hopeless-percent"),
+            application.dice.fails("hopeless-percent"),
         ))),
         false => Answer(Ok(Value::from("done"))),
     }

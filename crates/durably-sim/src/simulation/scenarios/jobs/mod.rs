@@ -14,15 +14,15 @@ use durably::host::Host;
 use durably::jobs::{AccountConfig, AccountLimit, JobShard, ShardConfig};
 use durably::layers::HostTimer;
 use durably::operations::{Backoff, HandlerConfig};
+use durably::semaphore::LeaseOptions;
 use durably::semaphore::client::{ClientError, HolderCall, SemaphoreClient, holder_fn};
-use durably::semaphore::{Amount, LeaseOptions, LimitedGroups, Provisioning};
 use durably::{OpenError, SchedulerConfig, Timestamp};
 
 use super::wire::{self, Address};
-use super::{Plan, Scenario};
+use super::{Plan, Scenario, leases};
 use crate::node::Node;
 use crate::object::VirtualObject;
-use crate::random::Random;
+use crate::simulation::dice::Dice;
 use crate::simulation::invariants::books::{Allowed, Books};
 use crate::simulation::invariants::{awake, returned, running, sums};
 use crate::simulation::knobs::Knob;
@@ -184,7 +184,7 @@ pub(super) struct Application {
     endpoint: Endpoint,
     submitted: RefCell<BTreeMap<(String, String), Submitted>>,
     books: Rc<Books>,
-    random: RefCell<Random>,
+    dice: Dice,
     lists: Cell<u64>,
 }
 
@@ -204,7 +204,7 @@ impl Application {
             endpoint: Endpoint::default(),
             submitted: RefCell::default(),
             books: Rc::default(),
-            random: RefCell::new(run.random("application")),
+            dice: Dice::new(run, "application"),
             lists: Cell::new(0),
         });
         endpoint::serve(&application);
@@ -216,30 +216,6 @@ impl Application {
         troubles::trouble(run, &application.nodes[..3]);
         client::start(&application);
         Box::new(Running(application))
-    }
-
-    fn below(&self, end: u64) -> u64 {
-        self.random.borrow_mut().below(end)
-    }
-
-    fn fails(&self, knob: &str) -> bool {
-        let percent = self.run.knob(knob);
-        !self.run.is_healed() && self.random.borrow_mut().percent(percent)
-    }
-
-    fn sometime<F: Future<Output = ()> + 'static>(
-        self: &Rc<Self>,
-        happens: impl FnOnce(Rc<Application>) -> F + 'static,
-    ) {
-        let at = Duration::from_millis(self.below(self.run.knob("duration-s") * 1_000));
-        let application = Rc::downgrade(self);
-        let world = self.run.world.clone();
-        self.run.world.spawn(async move {
-            world.sleep(at).await;
-            if let Some(application) = application.upgrade() {
-                happens(application).await;
-            }
-        });
     }
 
     fn account(&self, key: &str) -> Option<Rc<AccountSide>> {
@@ -280,23 +256,6 @@ impl Application {
             .and_then(|shard| state_at(&shard.object, key));
         state.is_some_and(|(_, has_ended)| has_ended)
     }
-
-    fn leases(&self) -> Option<LeaseOptions> {
-        let part = Amount::Permits(self.run.knob("lease-part"));
-        let provisioning = match self.run.knob("lease-mode") {
-            1 => Provisioning::Strict,
-            2 => Provisioning::Under { reserve: part },
-            3 => Provisioning::Over { extra: part },
-            _ => return None,
-        };
-        Some(LeaseOptions {
-            provisioning,
-            permits_per_lease: self.run.knob("lease-permits"),
-            ttl: self.run.knob_ms("lease-ttl-ms"),
-            limited_groups: LimitedGroups::WithinGroupLimit,
-            ..LeaseOptions::default()
-        })
-    }
 }
 
 fn state_at(shard: &VirtualObject<JobShard>, key: &str) -> Option<(String, bool)> {
@@ -322,7 +281,7 @@ fn open_account(application: &Rc<Application>, index: u64) -> Rc<AccountSide> {
             0 => None,
             ceiling => Some(ceiling),
         },
-        default_leases: application.leases(),
+        default_leases: leases(run),
         round_wait: run.knob_ms("round-wait-ms"),
         round_period: run.knob_ms("round-period-ms"),
         grant_timeout: run.knob_ms("grant-timeout-ms"),
@@ -501,7 +460,7 @@ impl Scenario for Running {
         let has_worked = application.endpoint.has_worked();
         for account in application.accounts.borrow().iter() {
             account.look(run, run.knob("groups"));
-            let allowed = || account.allowed(application.leases());
+            let allowed = || account.allowed(leases(run));
             let storage = account.object.storage();
             let has_changed = application
                 .books
