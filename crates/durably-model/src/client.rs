@@ -78,6 +78,8 @@ pub(crate) struct Client {
     leases: BTreeMap<String, Leased>,
     /// The number in the stored id of the request.
     request: Option<u64>,
+    /// The number of its last request.
+    pub(crate) last: u64,
     /// A request of this id may have been taken without its answer being stored.
     open: bool,
     pub(crate) asking: Option<Arc<Call>>,
@@ -152,6 +154,7 @@ impl Client {
             grants: BTreeMap::new(),
             leases: BTreeMap::new(),
             request: None,
+            last: 0,
             open: false,
             asking: None,
             telling: None,
@@ -273,6 +276,7 @@ impl Client {
     pub(crate) fn ask(&mut self, last: u64, at: &Moment<'_>) -> PermitRequest {
         let request = *self.request.get_or_insert(last + 1);
         self.open = true;
+        self.last += 1;
         let grants = match self.telling {
             None => self.grant_reports(),
             Some(_) => Vec::new(),
@@ -293,6 +297,7 @@ impl Client {
             leases: at.world.uses_leases.then_some(leases),
             sent_at: Some(time(at.now)),
             request_id: Some(format!("r{request}")),
+            request_number: Some(self.last),
             wait_ms: at.world.waits.then_some(1),
             client_ttl_ms: at.kind().ttl(),
         }
@@ -355,6 +360,10 @@ impl Client {
     pub(crate) fn crash(&mut self, noted: bool, at: &Moment<'_>) {
         at.coverage.note(Event::Crashed);
         (self.asking, self.telling) = (None, None);
+        // Numbers follow the clock; what it has sent so far was lower, unless it is set back.
+        if at.world.sets_clocks_back {
+            self.last = 0;
+        }
         if at.kind().ttl().is_some() {
             self.is_dead = true;
             self.stages.fill(Stage::Done);
@@ -403,6 +412,7 @@ impl Client {
             return Ok(());
         };
         let clocks = clocks(&call, reply.now, at);
+        self.last = self.last.max(reply.request_number.unwrap_or(0));
         self.take_results(&call.grants, &reply.grant_results, at)?;
         let told = reply.leases.as_deref().unwrap_or_default();
         let is_reported =

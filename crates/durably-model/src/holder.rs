@@ -37,6 +37,10 @@ pub(crate) struct Holder {
     /// Clients without storage: how long they may be silent, and until when.
     pub(crate) clients: BTreeMap<String, (u64, u64)>,
     pub(crate) ledger: Ledger,
+    /// The highest request numbers, as they are known in memory.
+    pub(crate) numbers: BTreeMap<String, u64>,
+    /// The same, as they are stored.
+    pub(crate) stored_numbers: BTreeMap<String, u64>,
     pub(crate) waiting: Vec<Waiting>,
     /// With what each is answered if nothing comes.
     pub(crate) parked: Vec<(Waiting, GrantReply)>,
@@ -72,6 +76,7 @@ impl Holder {
             request.request_id.is_some()
                 && waiting.request.client_id == request.client_id
                 && waiting.request.request_id == request.request_id
+                && waiting.request.request_number <= request.request_number
         };
         for waiting in self.waiting.iter_mut().filter(|one| is_repeated(one)) {
             let older = Arc::make_mut(&mut waiting.request);
@@ -158,6 +163,7 @@ impl Holder {
             parked,
             grants: self.due(at.now),
             leases: Vec::new(),
+            numbers: self.numbers.clone(),
             grant_timeout: Duration::from_millis(GRANT_TIMEOUT),
             round_period: Duration::from_millis(1),
             with_usage: false,
@@ -176,6 +182,7 @@ impl Holder {
         self.write(&outcome.changes, &outcome.delta)?;
         self.outdated = false;
         self.contended = outcome.contended;
+        self.numbers.extend(outcome.numbers);
         self.check_growth(&before, at, is_strict)?;
 
         let mut answered = Vec::new();
@@ -246,6 +253,7 @@ impl Holder {
             }
             let (changes, delta) = book.close();
             self.clients.remove(&client);
+            self.stored_numbers.remove(&client);
             self.write(&changes, &delta)?;
             expired.push(client);
         }
@@ -260,6 +268,7 @@ impl Holder {
         let all = waiting.chain(parked.map(|(waiting, _)| waiting));
         let failed = all.filter(|one| one.wanted).map(|one| one.client).collect();
         self.ledger = self.recount();
+        self.numbers = self.stored_numbers.clone();
         self.contended = false;
         self.outdated = false;
         failed
@@ -390,6 +399,10 @@ impl Holder {
             }
         }
         self.write_leases(changes)?;
+        for (client, number) in &changes.numbers {
+            let stored = self.stored_numbers.entry(client.clone()).or_default();
+            *stored = (*stored).max(*number);
+        }
         let before = self.ledger.clone();
         self.ledger.apply(delta);
         self.outdated |= delta.frees();

@@ -10,7 +10,7 @@ use crate::client::{Client, Moment};
 use crate::coverage::{Coverage, Event};
 use crate::holder::{Answered, Circumstances, Holder};
 use crate::rules::Rule;
-use crate::state::{Action, Body, Lane, Packet, State};
+use crate::state::{Action, Body, Lane, Packet, State, rank};
 use crate::world::World;
 
 /// How many exchanges a world may take to come to rest once nothing goes wrong any more.
@@ -130,6 +130,10 @@ impl Small {
                 for lane in [Lane::Ask, Lane::Tell] {
                     self.give_up(state, *client, lane);
                 }
+                // What it has sent before is then taken to be long gone.
+                if self.world.sets_clocks_back {
+                    state.network.retain(|packet| packet.client != *client);
+                }
                 let at = self.moment(*client, state.now);
                 self.client(state, *client).crash(*noted, &at);
             }
@@ -160,6 +164,13 @@ impl Small {
         let at = self.moment(client, state.now);
         let body = Body::Sync(self.client(state, client).tell(all, &at));
         self.call(state, client, body);
+    }
+
+    fn rank_numbers(&self, state: &mut State) {
+        for client in 0..state.clients.len() {
+            state.rank_numbers(client, &self.world.name(client));
+        }
+        state.network.sort_by_key(|packet| rank(packet));
     }
 
     /// What there is to report is sent at once, unless a report is out.
@@ -329,6 +340,7 @@ impl Small {
         }
         self.exchange(state)?;
         self.alarm(state)?;
+        self.rank_numbers(state);
         state.now += 1;
         Ok(())
     }
@@ -517,7 +529,10 @@ impl Model for Small {
             next.left.late -= 1;
         }
         match self.step(&mut next, &action) {
-            Ok(()) => self.tell_at_once(&mut next),
+            Ok(()) => {
+                self.tell_at_once(&mut next);
+                self.rank_numbers(&mut next);
+            }
             Err(rule) => next.broken = Some(rule),
         }
         (next != *state).then_some(next)

@@ -80,10 +80,11 @@ fn packet(packet: &Packet) -> String {
         Body::Request(request) => {
             let demand: u64 = request.demand.iter().map(|demand| demand.count).sum();
             let name = request.request_id.as_deref().unwrap_or("-");
+            let number = request.request_number.unwrap_or(0);
             let leases: Vec<String> = request.leases.iter().flatten().map(lease).collect();
             let grants: Vec<String> = request.grants.iter().map(grant).collect();
             format!(
-                "request {name} of {client} for {demand} [{}] [{}]{late}",
+                "request {name} ({number}) of {client} for {demand} [{}] [{}]{late}",
                 grants.join(", "),
                 leases.join(", ")
             )

@@ -1,5 +1,6 @@
 //! A moment of a world, and the steps that lead out of it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -79,6 +80,76 @@ impl State {
 }
 
 impl State {
+    /// Puts the ranks of request numbers in their place, client by client: only their order matters, and
+    /// so there are not more states than orders.
+    pub(crate) fn rank_numbers(&mut self, client: usize, name: &str) {
+        let found = self.numbers(client, name);
+        let ranks: BTreeMap<u64, u64> = found.into_iter().zip(0..).collect();
+        if ranks.iter().all(|(number, rank)| number == rank) {
+            return;
+        }
+        self.each_number(client, name, &mut |number| *number = ranks[number]);
+    }
+
+    /// All request numbers of a client, wherever they are, and zero, which stands for none.
+    fn numbers(&self, client: usize, name: &str) -> BTreeSet<u64> {
+        let packets = self.network.iter().filter(|packet| packet.client == client);
+        let packets = packets.filter_map(|packet| match &packet.body {
+            Body::Request(request) => request.request_number,
+            Body::Granted(reply) => reply.request_number,
+            Body::Sync(_) | Body::Synced(_) => None,
+        });
+        let holder = &self.holder;
+        let known = [&holder.numbers, &holder.stored_numbers];
+        let known = known
+            .into_iter()
+            .filter_map(|numbers| numbers.get(name).copied());
+        let parked = holder.parked.iter().filter(|(one, _)| one.client == client);
+        let replies = parked.clone().filter_map(|(_, reply)| reply.request_number);
+        let waiting = holder.waiting.iter().filter(|one| one.client == client);
+        let waiting = waiting.chain(parked.map(|(one, _)| one));
+        let waiting = waiting.filter_map(|one| one.request.request_number);
+        let own = [0, self.clients[client].last].into_iter();
+        own.chain(packets)
+            .chain(known)
+            .chain(replies)
+            .chain(waiting)
+            .collect()
+    }
+
+    /// Visits the same, to change them.
+    fn each_number(&mut self, client: usize, name: &str, visit: &mut dyn FnMut(&mut u64)) {
+        visit(&mut Arc::make_mut(&mut self.clients[client]).last);
+        for packet in &mut self.network {
+            if packet.client != client {
+                continue;
+            }
+            match &mut Arc::make_mut(packet).body {
+                Body::Request(request) => request.request_number.iter_mut().for_each(&mut *visit),
+                Body::Granted(reply) => reply.request_number.iter_mut().for_each(&mut *visit),
+                Body::Sync(_) | Body::Synced(_) => {}
+            }
+        }
+        let holder = Arc::make_mut(&mut self.holder);
+        for numbers in [&mut holder.numbers, &mut holder.stored_numbers] {
+            numbers.get_mut(name).into_iter().for_each(&mut *visit);
+        }
+        for (_, reply) in holder
+            .parked
+            .iter_mut()
+            .filter(|(one, _)| one.client == client)
+        {
+            reply.request_number.iter_mut().for_each(&mut *visit);
+        }
+        let parked = holder.parked.iter_mut().map(|(waiting, _)| waiting);
+        for waiting in holder.waiting.iter_mut().chain(parked) {
+            if waiting.client == client {
+                let request = Arc::make_mut(&mut waiting.request);
+                request.request_number.iter_mut().for_each(&mut *visit);
+            }
+        }
+    }
+
     /// The highest number of a grant or lease that is known anywhere: ids that nobody knows any more
     /// may be used again, which keeps states alike that differ only in them.
     pub(crate) fn last_number(&self) -> u64 {
@@ -129,7 +200,8 @@ impl State {
     }
 }
 
-fn rank(packet: &Packet) -> u64 {
+/// A place for a packet in an order that says nothing.
+pub(crate) fn rank(packet: &Packet) -> u64 {
     let mut hasher = DefaultHasher::new();
     packet.hash(&mut hasher);
     hasher.finish()

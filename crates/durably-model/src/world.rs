@@ -84,6 +84,8 @@ pub struct World {
     /// Whether requests may wait for a later round.
     pub(crate) waits: bool,
     pub(crate) budget: Budget,
+    /// Whether a client's clock is set back while it is dead.
+    pub(crate) sets_clocks_back: bool,
     /// Whether answers to reports take time; otherwise they arrive at once or not at all.
     pub(crate) slow_answers: bool,
 }
@@ -195,6 +197,7 @@ fn granting() -> Vec<World> {
             late: 1,
             ..NOTHING_WRONG
         },
+        sets_clocks_back: false,
         slow_answers: true,
     };
     let with = |budget| World {
@@ -291,6 +294,7 @@ fn leasing() -> Vec<World> {
             losses: 1,
             ..NOTHING_WRONG
         },
+        sets_clocks_back: false,
         slow_answers: true,
     };
     let two = World {
@@ -362,9 +366,9 @@ fn leasing() -> Vec<World> {
         name: "ephemeral",
         about: "a client without storage dies or is silent for too long, beside another",
         clients: vec![ephemeral(&["x"], 1, 1), durable(&["x"], 1)],
-        limit: 3,
+        limit: 2,
         budget: Budget {
-            ticks: 2,
+            ticks: 1,
             client_crashes: 1,
             ..NOTHING_WRONG
         },
@@ -383,34 +387,65 @@ fn leasing() -> Vec<World> {
         },
         ..two.clone()
     };
+    let alone = World {
+        clients: vec![durable(&["x", "x"], 1)],
+        ..two.clone()
+    };
     let deaths = World {
         name: "leased-deaths",
-        about: "clients with leases and the holder die",
-        clients: vec![durable(&["x", "x"], 1)],
+        about: "a client with leases and the holder die",
         budget: Budget {
-            ticks: 1,
             losses: 1,
             client_crashes: 1,
             holder_crashes: 1,
             ..NOTHING_WRONG
         },
-        ..two.clone()
+        ..alone.clone()
+    };
+    let set_back = World {
+        name: "set-back",
+        about: "a client dies, and its clock is set back",
+        sets_clocks_back: true,
+        budget: Budget {
+            losses: 1,
+            client_crashes: 2,
+            ..NOTHING_WRONG
+        },
+        ..alone.clone()
     };
     let late = World {
         name: "late",
         about: "late and repeated requests for leases",
-        clients: vec![durable(&["x", "x"], 1)],
         budget: Budget {
-            ticks: 1,
             late: 1,
             copies: 1,
             ..NOTHING_WRONG
         },
-        ..two.clone()
+        ..alone.clone()
     };
-    // Left out for now: these find that the late copy of a request makes a lease that nobody knows.
-    let _ = (ephemeral, deaths, late);
+    let late_restart = World {
+        name: "late-restart",
+        about: "repeated requests for leases, and the holder dies",
+        budget: Budget {
+            copies: 1,
+            holder_crashes: 1,
+            ..NOTHING_WRONG
+        },
+        ..alone.clone()
+    };
     vec![
-        strict, two, under, over, retirement, ceilings, switched, waiting,
+        strict,
+        two,
+        under,
+        over,
+        retirement,
+        ceilings,
+        switched,
+        ephemeral,
+        waiting,
+        deaths,
+        set_back,
+        late,
+        late_restart,
     ]
 }

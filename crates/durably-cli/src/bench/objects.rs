@@ -148,6 +148,7 @@ pub(super) fn request(client: &str, groups: usize, count: u64) -> PermitRequest 
         leases: None,
         sent_at: Some(now),
         request_id: None,
+        request_number: None,
         wait_ms: None,
         client_ttl_ms: None,
     }

@@ -214,6 +214,7 @@ impl Gates {
                     next_request_at: now,
                     leases: None,
                     contended: false,
+                    request_number: None,
                     now: Some(now),
                 })
             }

@@ -26,6 +26,7 @@ pub(crate) fn demand(count: u64) -> PermitRequest {
         leases: None,
         sent_at: None,
         request_id: None,
+        request_number: None,
         wait_ms: None,
         client_ttl_ms: None,
     }

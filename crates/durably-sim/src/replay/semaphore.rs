@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use durably::error::BoxError;
 use durably::host::{Host, LocalFuture, Object};
-use durably::semaphore::{ClientRow, GrantRow, LeaseOptions, LeaseRow, Semaphore};
+use durably::semaphore::{ClientRow, GrantRow, LeaseOptions, LeaseRow, NumberRow, Semaphore};
 use durably::{ConfigError, OpenError, Scheduler, SchedulerConfig};
 use futures::channel::oneshot;
 use futures::future::{Either, select};
@@ -36,6 +36,7 @@ struct Rows {
     grants: Vec<GrantRow>,
     leases: Vec<LeaseRow>,
     clients: Vec<ClientRow>,
+    numbers: Vec<NumberRow>,
 }
 
 struct Opened {
@@ -319,7 +320,7 @@ impl Opened {
         let loaded = self.ask(|holder| async move {
             let semaphore = &holder.semaphore;
             semaphore
-                .load_rows(rows.grants, rows.leases, rows.clients)
+                .load_rows(rows.grants, rows.leases, rows.clients, rows.numbers)
                 .await
         })?;
         loaded.map_err(|error| error.to_string())?;
@@ -551,6 +552,7 @@ fn rows(step: &Step) -> Result<Rows, String> {
         grants: list(step, "grants")?,
         leases: list(step, "leases")?,
         clients: list(step, "clients")?,
+        numbers: list(step, "numbers")?,
     })
 }
 

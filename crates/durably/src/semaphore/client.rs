@@ -368,6 +368,7 @@ mod tests {
             next_request_at: at(next),
             leases: None,
             contended: false,
+            request_number: None,
             now,
         };
         // The holder's clock is far ahead.

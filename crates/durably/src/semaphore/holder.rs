@@ -277,10 +277,15 @@ impl Semaphore {
         grants: Vec<GrantRow>,
         leases: Vec<LeaseRow>,
         clients: Vec<store::ClientRow>,
+        numbers: Vec<store::NumberRow>,
     ) -> Result<(), SemaphoreError> {
         let changes = Changes {
             grants_inserted: grants,
             leases_inserted: leases,
+            numbers: numbers
+                .into_iter()
+                .map(|row| (row.client_id, row.number))
+                .collect(),
             ..Changes::default()
         };
         let write = move |transaction: &dyn Transaction| {

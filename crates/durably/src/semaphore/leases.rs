@@ -136,8 +136,8 @@ pub(super) struct Pass<'a> {
     pub(super) leasing: &'a Leasing,
     pub(super) policies: &'a BTreeMap<String, Policy>,
     pub(super) requests: &'a [Arc<PermitRequest>],
-    /// The requests that are given nothing, because they are repeated.
-    pub(super) repeated: &'a [bool],
+    /// The requests that are given nothing, because they are repeated or late.
+    pub(super) given_nothing: &'a [bool],
     /// Permits that reports of unknown leases take from this round.
     pub(super) charge: u64,
     /// Whether the limit held demand back.
@@ -314,7 +314,7 @@ impl Pass<'_> {
             .collect();
         let mut candidates: BTreeMap<&str, BTreeMap<&str, Candidate<'_>>> = BTreeMap::new();
         for (place, request) in self.requests.iter().enumerate() {
-            if request.leases.is_none() || self.repeated[place] {
+            if request.leases.is_none() || self.given_nothing[place] {
                 continue;
             }
             let client = request.client_id.as_str();

@@ -27,4 +27,4 @@ pub use event::{GroupStanding, GroupUsage, SemaphoreEvent, Standing, Usage};
 pub use holder::{MIGRATIONS, Semaphore};
 pub use lease_options::{Amount, LeaseOptions, LimitedGroups, Provisioning, Ratio};
 pub use operators::{ForceReleased, Holding, MAX_HOLDINGS};
-pub use store::{Changes, ClientRow, GrantRow, LeaseRow};
+pub use store::{Changes, ClientRow, GrantRow, LeaseRow, NumberRow};

@@ -123,6 +123,15 @@ pub struct PermitRequest {
         skip_serializing_if = "Option::is_none"
     )]
     pub request_id: Option<String>,
+    /// Rises with every message that asks, also from one instance of the client to the next; only
+    /// with `requestId`. What arrives late, after the holder has seen a higher one, is given nothing: the
+    /// client would never hear of it.
+    #[serde(
+        default,
+        deserialize_with = "optional_count",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub request_number: Option<u64>,
     /// How long the request may wait for a later round if the first one gives it nothing, in
     /// milliseconds; the holder cuts it to what it allows.
     #[serde(
@@ -306,6 +315,14 @@ pub struct GrantReply {
     /// Undrawn permits of groups with nothing queued are wanted back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub contended: bool,
+    /// The highest `requestNumber` that the holder has seen of the client; present exactly if the request
+    /// had one. The next one must be higher.
+    #[serde(
+        default,
+        deserialize_with = "optional_count",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub request_number: Option<u64>,
     /// What the holder's clock showed when this was decided; present exactly if the request said
     /// `sentAt`.
     #[serde(
@@ -518,6 +535,13 @@ impl Message {
         if let Message::Request(request) = self {
             if let Some(request_id) = &request.request_id {
                 check_id("requestId", request_id)?;
+            }
+            check_counts("requestNumber", request.request_number)?;
+            if request.request_number.is_some() && request.request_id.is_none() {
+                return Err(ProtocolError::new(
+                    "requestNumber",
+                    "needs a requestId beside it",
+                ));
             }
             check_counts("waitMs", request.wait_ms)?;
         }
@@ -753,6 +777,11 @@ mod tests {
                 "waitMs",
             ),
             (
+                json!({"type": "request", "v": 1, "clientId": "c", "grants": [], "demand": [],
+                       "requestId": "r", "requestNumber": 0.5}),
+                "requestNumber",
+            ),
+            (
                 json!({"type": "sync", "v": 1, "clientId": "c", "grants": [], "clientTtlMs": 0}),
                 "clientTtlMs",
             ),
@@ -812,6 +841,7 @@ mod tests {
                     .collect(),
                 leases: Some(Vec::new()),
                 sent_at: sent_at.map(Timestamp::from_millis),
+                request_number: request_id.as_ref().and(sent_at),
                 request_id,
                 wait_ms,
                 client_ttl_ms: None,

@@ -106,9 +106,10 @@ impl Recording {
         let rows = inner.scheduler.transaction(|transaction| {
             let sql = transaction.sql();
             let (grants, leases) = (store::all_grants(sql)?, store::all_leases(sql)?);
-            Ok::<_, SemaphoreError>((grants, leases, store::all_clients(sql)?))
+            let clients = (store::all_clients(sql)?, store::all_numbers(sql)?);
+            Ok::<_, SemaphoreError>((grants, leases, clients))
         });
-        let (grants, given, clients) = rows.await.inspect_err(|_| self.give_up(None))?;
+        let (grants, given, (clients, numbers)) = rows.await.inspect_err(|_| self.give_up(None))?;
         let settings = &inner.settings;
         let mut config = json!({
             "limit": limit,
@@ -128,6 +129,7 @@ impl Recording {
         self.load("grants", &grants);
         self.load("leases", &given);
         self.load("clients", &clients);
+        self.load("numbers", &numbers);
         {
             let mut state = self.state.borrow_mut();
             state.clock = now;

@@ -74,6 +74,8 @@ pub struct RoundInput {
     /// The stored leases that the requests name, all of clients whose requests name themselves, and
     /// those that are not retired but expired at `now` or of a group that may have none.
     pub leases: Vec<LeaseRow>,
+    /// The highest request number that was seen before of each client whose requests have one.
+    pub numbers: BTreeMap<String, u64>,
     /// How long the new grants may be claimed.
     pub grant_timeout: Duration,
     /// How long after `now` clients may ask again.
@@ -94,6 +96,8 @@ pub struct RoundOutcome {
     /// By request, whether its client has to hear the answer: it was given or lost something, or
     /// waits for what became of a report.
     pub matters: Vec<bool>,
+    /// The highest request number seen of each client whose requests have one.
+    pub numbers: BTreeMap<String, u64>,
     /// Whether clients should give back what they do not need.
     pub contended: bool,
     /// Grants taken back and leases retired and given, in order.
@@ -179,11 +183,13 @@ pub fn decide(
         parked,
         grants,
         leases,
+        mut numbers,
         grant_timeout,
         round_period,
         with_usage,
     } = input;
 
+    let late = late(&requests, parked, &mut numbers);
     let mut book = Book::new(grants, leases);
     let mut charge = 0;
     let mut matters: Vec<bool> = Vec::with_capacity(requests.len());
@@ -213,11 +219,19 @@ pub fn decide(
             next_request_at: now + round_period,
             leases: request.leases.as_ref().map(|_| echoes.list),
             contended: false,
+            request_number: request
+                .request_number
+                .and_then(|_| numbers.get(client).copied()),
             now: None,
         });
     }
     let mut events = book.clean_up(now);
     let repeated = carry(&requests, &book, &mut replies);
+    let given_nothing: Vec<bool> = repeated
+        .iter()
+        .zip(late)
+        .map(|(repeated, late)| *repeated || late)
+        .collect();
 
     let served = serve(
         &Serving {
@@ -226,7 +240,7 @@ pub fn decide(
             requests: &requests,
             parked,
             policies: &policies,
-            repeated: &repeated,
+            given_nothing: &given_nothing,
             ledger,
             room: leasing.room(
                 limit,
@@ -249,7 +263,7 @@ pub fn decide(
         leasing: &leasing,
         policies: &policies,
         requests: &requests,
-        repeated: &repeated,
+        given_nothing: &given_nothing,
         charge,
         held_back,
         ledger,
@@ -258,12 +272,15 @@ pub fn decide(
     let told = Told::new(&passed, &book);
     for (place, (request, reply)) in requests.iter().zip(&mut replies).enumerate() {
         let heard = told.tell(request, reply, now);
-        matters[place] |= heard || repeated[place] || !reply.grants.is_empty();
+        matters[place] |= heard || given_nothing[place] || !reply.grants.is_empty();
         reply.contended = passed.contended && request.leases.is_some();
     }
     let contended = passed.contended;
     events.extend(passed.events);
-    let (changes, delta) = book.close();
+    let (mut changes, delta) = book.close();
+    if leasing.is_active() {
+        changes.numbers = to_store(&requests, &repeated, &numbers, &changes);
+    }
 
     RoundOutcome {
         usage: with_usage.then(|| {
@@ -276,6 +293,7 @@ pub fn decide(
         delta,
         replies,
         matters,
+        numbers,
         contended,
         events,
         requested: served.requested,
@@ -332,6 +350,64 @@ impl Echoes {
             }
         }
     }
+}
+
+/// Says which requests have been overtaken: a client hears only of the answer to the one with the highest
+/// number, so that one alone may be given anything. Raises `numbers` to those of this round.
+fn late(
+    requests: &[Arc<PermitRequest>],
+    parked: usize,
+    numbers: &mut BTreeMap<String, u64>,
+) -> Vec<bool> {
+    let before: Vec<Option<u64>> = requests
+        .iter()
+        .map(|request| numbers.get(&request.client_id).copied())
+        .collect();
+    for request in requests {
+        let Some(number) = request.request_number else {
+            continue;
+        };
+        let highest = numbers.entry(request.client_id.clone()).or_default();
+        *highest = number.max(*highest);
+    }
+    let requests = requests.iter().zip(before).enumerate();
+    requests
+        .map(|(place, (request, before))| {
+            let Some(number) = request.request_number else {
+                return false;
+            };
+            let is_overtaken = numbers
+                .get(&request.client_id)
+                .is_some_and(|highest| number < *highest);
+            // One that is parked has been seen before.
+            let is_copy = place >= parked && before.is_some_and(|before| number <= before);
+            is_overtaken || is_copy
+        })
+        .collect()
+}
+
+/// The numbers that must outlast this instance: a lease that an overtaken request was given would not come
+/// back by itself. They are those of clients that may have nothing more to ask for after this answer: it
+/// gives them something, for the first time or again, or they say that they want nothing any more.
+/// Without leases none is stored.
+fn to_store(
+    requests: &[Arc<PermitRequest>],
+    repeated: &[bool],
+    numbers: &BTreeMap<String, u64>,
+    changes: &Changes,
+) -> Vec<(String, u64)> {
+    let grants = changes.grants_inserted.iter().map(|row| &row.client_id);
+    let leases = changes.leases_inserted.iter().map(|row| &row.client_id);
+    let last_words = requests.iter().zip(repeated);
+    let last_words = last_words
+        .filter(|(request, repeated)| **repeated || request.demand.is_empty())
+        .map(|(request, _)| &request.client_id);
+    let clients: BTreeSet<&String> = grants.chain(leases).chain(last_words).collect();
+    let numbers = clients.into_iter().filter_map(|client| {
+        let number = numbers.get(client)?;
+        Some((client.clone(), *number))
+    });
+    numbers.collect()
 }
 
 /// Puts what repeated requests were given before into their replies, and says which those are: a
@@ -449,7 +525,8 @@ struct Serving<'a> {
     requests: &'a [Arc<PermitRequest>],
     parked: usize,
     policies: &'a BTreeMap<String, Policy>,
-    repeated: &'a [bool],
+    /// The requests that are repeated or late.
+    given_nothing: &'a [bool],
     ledger: &'a Ledger,
     /// What may be given in all.
     room: u64,
@@ -491,7 +568,7 @@ fn serve(
         left_waiting: vec![Vec::new(); requests.len()],
     };
     for (place, demand) in in_service_order(requests) {
-        if serving.repeated[place] {
+        if serving.given_nothing[place] {
             continue;
         }
         if place >= serving.parked {

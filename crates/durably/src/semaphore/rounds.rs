@@ -32,6 +32,9 @@ use crate::error::StorageError;
 use crate::host::Sql;
 use crate::time::Timestamp;
 
+/// Of how many clients the highest request number is kept in memory.
+const MAX_NUMBERS: usize = 10_000;
+
 /// The requests that wait, and the round that they wait for.
 #[derive(Default)]
 pub(super) struct Rounds {
@@ -53,6 +56,8 @@ pub(super) struct Rounds {
     freed: Cell<bool>,
     /// Limits may be other than those that the last round has read.
     limits_changed: Cell<bool>,
+    /// The highest request number that was seen, by client; what is not here may be stored.
+    numbers: RefCell<BTreeMap<String, u64>>,
     last_start: Cell<Option<Timestamp>>,
     /// What the last round said about leases that nobody needs.
     pub(super) contended: Cell<bool>,
@@ -96,6 +101,16 @@ impl Rounds {
 }
 
 impl Rounds {
+    /// Notes the highest request numbers that were seen.
+    fn remember(&self, seen: BTreeMap<String, u64>) {
+        let mut numbers = self.numbers.borrow_mut();
+        // Strangers who come and go must not fill the memory. What protects leases is stored.
+        if numbers.len() + seen.len() > MAX_NUMBERS {
+            numbers.clear();
+        }
+        numbers.extend(seen);
+    }
+
     /// Whether those who were given nothing might be given something now.
     fn is_outdated(&self) -> bool {
         (self.freed.get() && !is_on(Bug::FreedDuringRound)) || self.limits_changed.get()
@@ -152,13 +167,18 @@ impl Inner {
         }
     }
 
-    /// A request that is repeated while it waits asks for nothing any more, in favour of `newer`.
+    /// A request that is repeated while it waits asks for nothing any more, in favour of `newer`. One that
+    /// arrives behind its own successor takes nobody's place.
     fn take_place_of(&self, newer: &PermitRequest, act: u64, now: Timestamp) {
+        let number = newer.request_number;
         let Some(newer) = name(newer) else { return };
         if !self.rounds.named.borrow_mut().remove(&newer) {
             return;
         }
-        let is_repeated = |waiting: &Waiting| name(&waiting.request).as_ref() == Some(&newer);
+        let is_repeated = |waiting: &Waiting| {
+            name(&waiting.request).as_ref() == Some(&newer)
+                && waiting.request.request_number <= number
+        };
         for waiting in self.rounds.waiting.borrow_mut().iter_mut() {
             if is_repeated(waiting) {
                 Arc::make_mut(&mut waiting.request).demand.clear();
@@ -396,6 +416,7 @@ impl Inner {
                 parked,
                 grants: store::due(sql, start)?,
                 leases: Vec::new(),
+                numbers: BTreeMap::new(),
                 grant_timeout: inner.settings.grant_timeout,
                 round_period: inner.settings.round_period,
                 with_usage: inner.is_heard(),
@@ -410,11 +431,13 @@ impl Inner {
             let delta = std::mem::take(&mut outcome.delta);
             inner.apply(transaction, &outcome.changes, delta)?;
             let (contended, inner) = (outcome.contended, inner.clone());
+            let numbers = std::mem::take(&mut outcome.numbers);
             // What came back before this, and by the round's own reports, it has seen; nor is any
             // report taken yet that comes after it.
             transaction.on_release(Box::new(move || {
                 inner.rounds.freed.set(false);
                 inner.rounds.contended.set(contended);
+                inner.rounds.remember(numbers);
             }));
             Ok::<_, StorageError>(outcome)
         });
@@ -427,6 +450,17 @@ impl Inner {
         for (place, request) in input.requests.iter().enumerate() {
             if place >= input.parked {
                 input.grants.extend(named(sql, &request.grants)?);
+            }
+            let client = &request.client_id;
+            if request.request_number.is_some() && !input.numbers.contains_key(client) {
+                let known = self.rounds.numbers.borrow().get(client).copied();
+                let known = match known {
+                    Some(number) => Some(number),
+                    None => store::request_number(sql, client)?,
+                };
+                input
+                    .numbers
+                    .extend(known.map(|number| (client.clone(), number)));
             }
             if let Some(request_id) = &request.request_id {
                 let made = store::grants_of_request(sql, &request.client_id, request_id)?;

@@ -58,8 +58,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
             expires_at INTEGER NOT NULL
          ) STRICT, WITHOUT ROWID;
          CREATE INDEX durability_semaphore_clients_expiry
-            ON durability_semaphore_clients (expires_at);",
-    down: "DROP TABLE durability_semaphore_clients; DROP TABLE durability_semaphore_leases;
+            ON durability_semaphore_clients (expires_at);
+         CREATE TABLE durability_semaphore_requests (
+            client_id TEXT PRIMARY KEY NOT NULL,
+            number INTEGER NOT NULL
+         ) STRICT, WITHOUT ROWID;",
+    down: "DROP TABLE durability_semaphore_requests; DROP TABLE durability_semaphore_clients; DROP TABLE durability_semaphore_leases;
            DROP TABLE durability_semaphore_grants;",
 }];
 
@@ -127,6 +131,16 @@ pub struct ClientRow {
     pub expires_at: Timestamp,
 }
 
+/// What was seen of a client's requests.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NumberRow {
+    /// The client.
+    pub client_id: String,
+    /// The highest number of its requests.
+    pub number: u64,
+}
+
 impl LeaseRow {
     /// Permits that count: all that are not known to be released, drawn or not.
     pub fn footprint(&self) -> u64 {
@@ -183,6 +197,8 @@ pub struct Changes {
     pub leases_shrunk: Vec<LeaseRow>,
     /// Ids of leases to delete.
     pub leases_removed: Vec<String>,
+    /// By client, the highest number of a request that was seen.
+    pub numbers: Vec<(String, u64)>,
 }
 
 fn read_grant(row: &dyn Row) -> Result<GrantRow, StorageError> {
@@ -447,6 +463,29 @@ pub(super) fn forget_client(sql: &dyn Sql, client_id: &str) -> Result<(), Storag
         "DELETE FROM durability_semaphore_clients WHERE client_id = ?",
         &[client_id.into()],
     )?;
+    sql.execute(
+        "DELETE FROM durability_semaphore_requests WHERE client_id = ?",
+        &[client_id.into()],
+    )?;
+    Ok(())
+}
+
+/// The highest number that was stored of a client's requests.
+pub(super) fn request_number(sql: &dyn Sql, client_id: &str) -> Result<Option<u64>, StorageError> {
+    sql.first(
+        "SELECT number FROM durability_semaphore_requests WHERE client_id = ?",
+        &[client_id.into()],
+        |row| row.count(0),
+    )
+}
+
+fn write_number(sql: &dyn Sql, client_id: &str, number: u64) -> Result<(), StorageError> {
+    sql.execute(
+        "INSERT INTO durability_semaphore_requests (client_id, number) VALUES (?, ?)
+         ON CONFLICT (client_id) DO UPDATE SET number = excluded.number
+         WHERE excluded.number > number",
+        &[client_id.into(), number.into()],
+    )?;
     Ok(())
 }
 
@@ -522,6 +561,20 @@ pub(super) fn all_clients(sql: &dyn Sql) -> Result<Vec<ClientRow>, StorageError>
     )
 }
 
+/// The highest request numbers, by client.
+pub(super) fn all_numbers(sql: &dyn Sql) -> Result<Vec<NumberRow>, StorageError> {
+    sql.all(
+        "SELECT client_id, number FROM durability_semaphore_requests ORDER BY client_id",
+        &[],
+        |row| {
+            Ok(NumberRow {
+                client_id: row.string(0)?,
+                number: row.count(1)?,
+            })
+        },
+    )
+}
+
 #[cfg(feature = "testing")]
 pub(super) fn insert_client(sql: &dyn Sql, row: &ClientRow) -> Result<(), StorageError> {
     sql.execute(
@@ -538,7 +591,11 @@ pub(super) fn insert_client(sql: &dyn Sql, row: &ClientRow) -> Result<(), Storag
 /// Writes what a decision changed.
 pub(super) fn write(sql: &dyn Sql, changes: &Changes) -> Result<(), StorageError> {
     write_grants(sql, changes)?;
-    write_leases(sql, changes)
+    write_leases(sql, changes)?;
+    for (client_id, number) in &changes.numbers {
+        write_number(sql, client_id, *number)?;
+    }
+    Ok(())
 }
 
 fn write_grants(sql: &dyn Sql, changes: &Changes) -> Result<(), StorageError> {

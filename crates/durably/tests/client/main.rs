@@ -46,6 +46,7 @@ fn request(count: u64) -> PermitRequest {
         leases: None,
         sent_at: None,
         request_id: None,
+        request_number: None,
         wait_ms: None,
         client_ttl_ms: None,
     }
@@ -70,6 +71,7 @@ fn granted(now: u64) -> Reply {
         next_request_at: Timestamp::from_millis(now + 500),
         leases: None,
         contended: false,
+        request_number: None,
         now: Some(Timestamp::from_millis(now)),
     })
 }

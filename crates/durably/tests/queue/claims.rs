@@ -101,6 +101,7 @@ fn grudging(setup: &Setup, confirmed: u64, status: GrantStatus) {
                     next_request_at: at(START + 1_000),
                     leases: None,
                     contended: false,
+                    request_number: None,
                     now: Some(at(START)),
                 })
             }

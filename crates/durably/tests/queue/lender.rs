@@ -235,6 +235,7 @@ impl Lender {
             next_request_at: now + ms(200),
             leases: Some(leases),
             contended: self.contended.get(),
+            request_number: None,
             now: request.sent_at.map(|_| now),
         }
     }

@@ -427,3 +427,67 @@ fn what_comes_back_behind_a_round_in_one_commit_has_another_held() {
     setup.world.advance(ms(200));
     assert_eq!(permits(&parked.granted()), 1);
 }
+
+fn numbered(message: Value, request_id: &str, number: u64) -> Value {
+    let mut message = named(message, request_id);
+    message["requestNumber"] = number.into();
+    message
+}
+
+#[test]
+fn a_request_that_arrives_after_a_later_one_is_given_nothing_even_by_the_next_instance() {
+    for restart in [false, true] {
+        let setup = Setup::new(|builder| builder.limit(10).leases(LeaseOptions::default()));
+        let ask = |id, number| {
+            let message = with_leases(request("c1", &[("a", 1)]), json!([]));
+            let sent = setup.send(numbered(message, id, number));
+            setup.world.advance(ms(2_500));
+            sent.granted()
+        };
+        let reply = ask("r1", 7);
+        assert_eq!(reply.request_number, Some(7));
+        let lease = &reply.leases.as_ref().expect("it was asked for")[0];
+        // All that it was given is settled.
+        let mut settled = claim("c1", &reply.grants[0].grant_id, 1, 1);
+        settled["leases"] =
+            json!([{"leaseId": lease.lease_id, "drawn": 0, "released": 0, "retired": true}]);
+        setup.sync(settled);
+        if restart {
+            setup.object.crash();
+        }
+        // Its copy, and what was sent before it under whatever name.
+        for (id, number) in [("r1", 7), ("r0", 6)] {
+            let late = ask(id, number);
+            assert_eq!((late.grants.len(), late.blocked.len()), (0, 0));
+            assert_eq!(late.leases, Some(Vec::new()));
+            assert_eq!(late.request_number, Some(7));
+        }
+        let next = ask("r2", 8);
+        assert_eq!(permits(&next), 1);
+        assert_eq!(next.leases.map(|leases| leases.len()), Some(1));
+    }
+}
+
+#[test]
+fn a_waiting_request_that_was_overtaken_is_answered_and_gets_nothing() {
+    let setup = Setup::new(|builder| builder.limit(1));
+    let grant = held(&setup, "c1", 1);
+    let first = setup.send(numbered(waiting("c2", &[("a", 1)], 20_000), "r1", 1));
+    setup.world.advance(ms(3_000));
+    let second = setup.send(numbered(waiting("c2", &[("a", 1)], 20_000), "r2", 2));
+    setup.world.advance(ms(3_000));
+    assert_eq!(permits(&first.granted()), 0);
+    setup.sync(claim("c1", &grant, 1, 1));
+    setup.world.advance(ms(3_000));
+    assert_eq!(permits(&second.granted()), 1);
+}
+
+#[test]
+fn a_number_without_a_name_is_refused() {
+    let setup = Setup::new(|builder| builder.limit(1));
+    let mut message = request("c1", &[("a", 1)]);
+    message["requestNumber"] = 1.into();
+    let sent = setup.send(message);
+    setup.world.advance(ms(3_000));
+    assert_eq!(sent.failure(), "malformed");
+}

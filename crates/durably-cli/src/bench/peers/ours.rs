@@ -93,6 +93,7 @@ where
                 leases: None,
                 sent_at: None,
                 request_id: None,
+                request_number: None,
                 wait_ms: None,
                 client_ttl_ms: None,
             };

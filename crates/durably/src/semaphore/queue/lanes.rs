@@ -25,7 +25,7 @@ use crate::semaphore::client::{ClientError, may_ask_after};
 use crate::semaphore::protocol::{
     Demand, GrantReply, GrantReport, GrantResult, GrantStatus, PermitRequest, PermitSync,
 };
-use crate::time::Timestamp;
+use crate::time::{MAX_SAFE_INTEGER, Timestamp};
 
 /// How many finished items are forgotten together; their ids share a row.
 pub(super) const MAX_FORGOTTEN: usize = 500;
@@ -113,6 +113,8 @@ impl Inner {
             Ok((reports, reply)) => {
                 let next_at = sent + may_ask_after(&reply, sent, self.now());
                 let blocked = reply.blocked.clone();
+                let seen = reply.request_number;
+                self.book.borrow_mut().number_seen(&key, seen);
                 match self.take_reply(&key, reports, reply, sent).await {
                     Ok(()) => {
                         let times = (sent, self.now());
@@ -150,6 +152,7 @@ impl Inner {
             leases: Some(ask.reports.leases.clone()),
             sent_at: Some(self.now()),
             request_id: Some(id.to_string()),
+            request_number: Some(ask.number.min(MAX_SAFE_INTEGER)),
             wait_ms: ask
                 .wait
                 .map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),

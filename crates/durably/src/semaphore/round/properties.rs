@@ -94,6 +94,7 @@ impl Holder {
             parked: 0,
             grants: rows,
             leases: Vec::new(),
+            numbers: BTreeMap::new(),
             grant_timeout: Duration::from_millis(CLAIM_WINDOW),
             round_period: Duration::from_millis(200),
             with_usage: true,
@@ -215,6 +216,7 @@ impl Model {
                 next_request_at: now + Duration::from_millis(200),
                 leases: None,
                 contended: false,
+                request_number: None,
                 now: None,
             });
         }
@@ -370,6 +372,7 @@ proptest! {
                         leases: None,
                         sent_at: None,
                         request_id: None,
+                        request_number: None,
                         wait_ms: None,
                         client_ttl_ms: None,
                     };
@@ -458,6 +461,7 @@ proptest! {
                         leases: None,
                         sent_at: None,
                         request_id: None,
+                        request_number: None,
                         wait_ms: None,
                         client_ttl_ms: None,
                     };
@@ -577,6 +581,7 @@ fn request(client: &str, demand: &[(&str, u64, u64)], sent_at: Option<u64>) -> P
         leases: None,
         sent_at: sent_at.map(Timestamp::from_millis),
         request_id: None,
+        request_number: None,
         wait_ms: None,
         client_ttl_ms: None,
     }

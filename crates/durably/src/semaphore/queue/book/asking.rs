@@ -21,7 +21,9 @@ const MAX_GROUPS: usize = 1_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Ask {
     pub(in super::super) key: Name,
-    /// Which one it is among those sent to the holder by this instance; a later one takes its place.
+    /// Which one it is among those sent to the holder; a later one takes its place. It rises with the
+    /// clock, so that it also does from one instance to the next, unless the clock was set back: then
+    /// the holder says how far it was.
     pub(in super::super) number: u64,
     /// Its id, if one is stored.
     pub(in super::super) id: Option<Name>,
@@ -206,7 +208,7 @@ impl Book {
         let parked = self.parks(&name, &asked, total, room);
         let is_parked = parked.is_some();
         let key = self.keys.get_mut(&name)?;
-        key.asking.number += 1;
+        key.asking.number = (key.asking.number + 1).max(now.as_millis());
         key.asking.open = true;
         key.asking.asked = total;
         key.asking.parked = parked;
@@ -357,6 +359,13 @@ impl Book {
         }
         self.end_asking(name);
         is_new
+    }
+
+    /// The holder has seen requests up to this number.
+    pub(in super::super) fn number_seen(&mut self, name: &Name, seen: Option<u64>) {
+        if let (Some(key), Some(seen)) = (self.keys.get_mut(name), seen) {
+            key.asking.number = key.asking.number.max(seen);
+        }
     }
 
     fn end_asking(&mut self, name: &Name) {
