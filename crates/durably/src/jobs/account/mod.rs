@@ -176,6 +176,7 @@ impl AccountLimit {
     ///
     /// Wrong settings, and what storage answers.
     pub async fn open(host: Rc<dyn Host>, config: AccountConfig) -> Result<Self, OpenError> {
+        config.check()?;
         let scheduler = Scheduler::new(host, config.scheduler)?;
         let settings = Rc::new(Settings {
             limits: RefCell::default(),

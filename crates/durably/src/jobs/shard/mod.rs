@@ -141,6 +141,7 @@ impl JobShard {
         holder: impl HolderTransport + 'static,
         runner: Arc<dyn JobRunner>,
     ) -> Result<Self, OpenError> {
+        config.check()?;
         let scheduler = Scheduler::new(host, config.scheduler)?;
         let keeper = Keeper::new(scheduler.clone(), config.retention);
         scheduler.attach(&keeper)?;
