@@ -11,6 +11,9 @@ use crate::bugs::{Bug, is_on};
 use crate::semaphore::protocol::{LeaseGrant, LeaseReport};
 use crate::time::Timestamp;
 
+/// A lease that is drawn from is reported when half its lifetime is over, but not more often than this.
+const LEAST_REFRESH: Duration = Duration::from_millis(50);
+
 /// A lease that has stopped is reported again and again until its holder settles it, but not more
 /// often than this.
 const LEAST_REPEAT: Duration = Duration::from_secs(1);
@@ -199,7 +202,8 @@ impl Lease {
     fn expect_report(&mut self, from: Timestamp) {
         let half = self.lifetime / 2;
         self.report_at = match self.phase {
-            Phase::Live => from + half,
+            // A holder that does not extend it leaves less each time, in the end nothing to wait for.
+            Phase::Live => from + half.max(LEAST_REFRESH),
             _ => from + half.max(LEAST_REPEAT),
         };
     }
@@ -366,6 +370,27 @@ mod tests {
         assert!(lease.pass_time(at(6_000)));
         assert_eq!(lease.undrawn(), 0);
         assert_eq!(lease.next_at(), None);
+    }
+
+    #[test]
+    fn a_lease_that_its_holder_does_not_extend_is_not_reported_without_end() {
+        let mut lease = lease();
+        lease.drawn += 2;
+        let end = lease.until;
+        let mut reports = 0;
+        let mut now = at(0);
+        while lease.next_at().is_some_and(|next| next < end) {
+            now = lease.next_at().unwrap().max(now);
+            assert!(!lease.pass_time(now) && lease.is_untold());
+            let echo = Echo::Live {
+                until: end,
+                lifetime: end.since(now),
+            };
+            lease.heard(&lease.report("l"), now, &echo);
+            reports += 1;
+        }
+        assert!((1..20).contains(&reports), "{reports}");
+        assert!(lease.pass_time(end));
     }
 
     #[test]
