@@ -158,6 +158,13 @@ impl Stand {
     }
 }
 
+impl Drop for Stand {
+    /// Tasks keep the world that runs them, and jobs that hang would never end.
+    fn drop(&mut self) {
+        self.world.end();
+    }
+}
+
 /// Everything that an object has stored.
 pub(super) fn stored<C: Object>(object: &VirtualObject<C>) -> String {
     let dump = object.storage().read(|sql| {
