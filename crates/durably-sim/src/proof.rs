@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use durably::bugs::{Bug, VARIABLE};
 
+use crate::simulation::scenarios::{self, Plan};
+
 /// Within this time a named test ends; one that goes on for longer has found something, too.
 const TEST_LIMIT: Duration = Duration::from_secs(30);
 
@@ -30,12 +32,21 @@ pub enum Finder {
 }
 
 /// A row of the table.
-#[derive(Clone, Debug)]
 pub struct Row {
     /// The bug.
     pub bug: Bug,
     /// What is cheapest to find it.
     pub finder: Finder,
+    /// What simulation finds it, if one does.
+    pub simulation: Option<Simulation>,
+}
+
+/// Seeds of a scenario, from 0.
+pub struct Simulation {
+    /// The scenario.
+    pub scenario: &'static Plan,
+    /// How many seeds.
+    pub seeds: u64,
 }
 
 /// The table of the docs.
@@ -69,7 +80,23 @@ fn row(line: &str) -> Option<Row> {
         },
         _ => return None,
     };
-    Some(Row { bug, finder })
+    let simulation = match cells.next()? {
+        "-" => None,
+        cell => Some(simulation(cell)?),
+    };
+    Some(Row {
+        bug,
+        finder,
+        simulation,
+    })
+}
+
+fn simulation(cell: &str) -> Option<Simulation> {
+    let (scenario, seeds) = cell.split_once(", ")?;
+    Some(Simulation {
+        scenario: scenarios::named(code(scenario)?)?,
+        seeds: seeds.strip_suffix(" seeds")?.parse().ok()?,
+    })
 }
 
 fn code(cell: &str) -> Option<&str> {
@@ -95,7 +122,7 @@ enum End {
 pub fn by_own_tests(own: &str) {
     let mut clean = BTreeSet::new();
     let mut problems = Vec::new();
-    for Row { bug, finder } in table() {
+    for Row { bug, finder, .. } in table() {
         let Finder::Test { target, name } = finder else {
             continue;
         };
