@@ -136,13 +136,23 @@ fn an_excerpt_tells_of_its_subject() {
     );
 }
 
-/// What was found by a seed, and is mended: the scenario, the seed and what was set.
-const MENDED: &[(&str, u64, &[(&str, u64)])] = &[];
+/// What was found by a seed and is mended: the scenario and the seed.
+const MENDED: &[(&str, u64)] = &[
+    // A request that a later one had overtaken was given a lease that nobody heard of.
+    ("limits", 190),
+    ("leases", 26),
+    ("leases", 94),
+    ("leases", 166),
+    ("foreign", 83),
+    ("jobs", 31),
+    ("jobs", 104),
+    ("jobs", 2686),
+];
 
 #[test]
 fn what_was_found_stays_mended() {
-    for (name, seed, set) in MENDED {
-        let outcome = drive(named(name), &order(*seed, set));
+    for (name, seed) in MENDED {
+        let outcome = drive(named(name), &Order::of(*seed));
         assert!(
             outcome.failure.is_none(),
             "{name} seed {seed}: {:?}",
