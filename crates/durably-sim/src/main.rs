@@ -57,8 +57,8 @@ struct RunArguments {
     #[arg(long, value_name = "NAME", value_parser = plan)]
     scenario: Option<&'static Plan>,
     /// Stop after so many minutes, whatever is left.
-    #[arg(long, value_name = "M")]
-    minutes: Option<f64>,
+    #[arg(long, value_name = "M", value_parser = minutes)]
+    minutes: Option<Duration>,
     /// Threads; as many as there are processors if not given.
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
@@ -109,6 +109,11 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
     }
 }
 
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes = text.parse::<f64>().map_err(|error| error.to_string())?;
+    Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| error.to_string())
+}
+
 fn plan(name: &str) -> Result<&'static Plan, String> {
     let names: Vec<&str> = scenarios::all().iter().map(|plan| plan.name).collect();
     scenarios::named(name)
@@ -122,17 +127,35 @@ fn knob(text: &str) -> Result<(String, u64), String> {
     let value = value
         .parse::<u64>()
         .map_err(|_| format!("{value:?} is not a whole number"))?;
-    let known = scenarios::all()
-        .iter()
-        .flat_map(|plan| plan.knobs.iter())
-        .chain(COMMON)
-        .any(|knob| knob.name == name);
-    match known {
-        true => Ok((name.to_owned(), value)),
-        false => Err(format!(
-            "there is no knob {name:?}; see `durably-sim scenarios NAME`"
-        )),
+    Ok((name.to_owned(), value))
+}
+
+/// Refuses what none of the scenarios has a knob for, and values that one of them does not take.
+fn check_knobs(plans: &[&Plan], set: &BTreeMap<String, u64>) -> Result<(), String> {
+    for (name, value) in set {
+        let own = plans.iter().flat_map(|plan| plan.knobs);
+        let mut named = own
+            .chain(COMMON)
+            .filter(|knob| knob.name == name)
+            .peekable();
+        if named.peek().is_none() {
+            return Err(format!(
+                "there is no knob {name:?}; see `durably-sim scenarios NAME`"
+            ));
+        }
+        if !named.all(|knob| knob.allows(*value)) {
+            return Err(format!(
+                "{name} cannot be {value}; see `durably-sim scenarios NAME`"
+            ));
+        }
     }
+    Ok(())
+}
+
+/// Says what is wrong with the command line, as `clap` does.
+fn refuse(problem: &str) -> io::Result<ExitCode> {
+    writeln!(io::stderr(), "error: {problem}")?;
+    Ok(ExitCode::from(2))
 }
 
 fn threads(jobs: Option<NonZeroUsize>) -> NonZeroUsize {
@@ -162,6 +185,9 @@ fn run(arguments: RunArguments) -> io::Result<ExitCode> {
         Some(plan) => vec![plan],
         None => scenarios::all().to_vec(),
     };
+    if let Err(problem) = check_knobs(&plans, &set) {
+        return refuse(&problem);
+    }
     let seed = arguments.seeds.start;
     let is_one = arguments.seeds.end - seed == 1;
     let shrink = arguments.shrink.map(Duration::from_secs);
@@ -197,17 +223,13 @@ fn run(arguments: RunArguments) -> io::Result<ExitCode> {
         return finding_of(&mut out, plan, order, outcome.failure, shrink);
     }
     if arguments.log || !arguments.evict_at.is_empty() {
-        let problem = "--log and --evict-at are for a single seed";
-        writeln!(io::stderr(), "{problem}")?;
-        return Ok(ExitCode::from(64));
+        return refuse("--log and --evict-at are for a single seed");
     }
     let campaign = Campaign {
         plans: plans.clone(),
         seeds: arguments.seeds,
         set,
-        budget: arguments
-            .minutes
-            .map(|minutes| Duration::from_secs_f64(minutes.max(0.0) * 60.0)),
+        budget: arguments.minutes,
         jobs: threads(arguments.jobs),
     };
     let summary: Summary = campaign.run(&|done, polls, took| {
@@ -282,14 +304,12 @@ fn list(name: Option<&str>) -> io::Result<ExitCode> {
     match plan(name) {
         Ok(plan) => {
             for knob in COMMON.iter().chain(plan.knobs) {
-                writeln!(out, "{:<24} {}", knob.name, knob.about)?;
+                let values = knob.values();
+                writeln!(out, "{:<24} {:<12} {}", knob.name, values, knob.about)?;
             }
             Ok(ExitCode::SUCCESS)
         }
-        Err(problem) => {
-            writeln!(io::stderr(), "{problem}")?;
-            Ok(ExitCode::from(64))
-        }
+        Err(problem) => refuse(&problem),
     }
 }
 

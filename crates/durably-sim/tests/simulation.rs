@@ -109,6 +109,18 @@ fn any_object_may_go_away_at_any_of_its_awaits() {
 }
 
 #[test]
+fn short_runs_set_knobs_to_what_they_may_be() {
+    for plan in scenarios::all() {
+        for (name, value) in plan.short {
+            let mut knobs = COMMON.iter().chain(plan.knobs);
+            let knob = knobs.find(|knob| knob.name == *name);
+            let knob = knob.unwrap_or_else(|| panic!("{}: no knob {name}", plan.name));
+            assert!(knob.allows(*value), "{}: {name}={value}", plan.name);
+        }
+    }
+}
+
+#[test]
 fn evictions_happen_where_they_are_ordered() {
     let plan = named("leases");
     let mut order = short(plan, 5);

@@ -94,14 +94,8 @@ pub fn drive(plan: &Plan, order: &Order) -> Outcome {
         }
     };
     let chaos = run.chaos();
-    for (event, count) in [
-        ("object evicted", chaos.evicted.get()),
-        ("commit failed", chaos.failed.get()),
-    ] {
-        for _ in 0..count {
-            run.cover(event);
-        }
-    }
+    run.cover_times("object evicted", chaos.evicted.get());
+    run.cover_times("commit failed", chaos.failed.get());
     let history = run.take_history();
     let outcome = Outcome {
         failure: run.failure(),

@@ -97,6 +97,18 @@ impl Knob {
         }
     }
 
+    /// The values it may have, for people.
+    pub fn values(&self) -> String {
+        match self.draw {
+            Draw::Range(least, most) | Draw::Scale(least, most) => format!("{least}..={most}"),
+            Draw::Choice(values) => {
+                let values: Vec<String> = values.iter().map(u64::to_string).collect();
+                values.join("|")
+            }
+            Draw::Fault(most) => format!("0..={most}"),
+        }
+    }
+
     /// Values between the simplest and `value`, the simplest first.
     pub(super) fn simpler(&self, value: u64) -> Vec<u64> {
         if let Draw::Choice(values) = self.draw {

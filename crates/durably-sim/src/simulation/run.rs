@@ -183,7 +183,13 @@ impl Run {
 
     /// Counts something interesting, so that a run which exercises nothing is seen.
     pub fn cover(&self, event: &'static str) {
-        *self.coverage.borrow_mut().entry(event).or_default() += 1;
+        self.cover_times(event, 1);
+    }
+
+    pub(super) fn cover_times(&self, event: &'static str, times: u64) {
+        if times > 0 {
+            *self.coverage.borrow_mut().entry(event).or_default() += times;
+        }
     }
 
     /// Something happened that must not. The first one counts.

@@ -12,6 +12,7 @@ mod lease_options;
 pub mod leases;
 pub mod ledger;
 mod limits;
+mod numbers;
 mod operators;
 pub mod protocol;
 pub mod queue;

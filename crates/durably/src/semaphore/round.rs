@@ -2,7 +2,7 @@
 //!
 //! Pure: plain functions over rows, sums and a time, with ordered maps, so that traces, property
 //! tests and a model checker drive exactly what runs. Reports are taken by the [`Book`], leases
-//! given and retired by [`leases`](super::leases). Not decided here: when a round takes place and
+//! given and retired by [`leases`](super::leases), requests that come too late told by `numbers`. Not decided here: when a round takes place and
 //! what the limits are (`holder`), and how rows are stored (`store`).
 //!
 //! A round sees only the rows that it may change: those that its reports name, grants that are due
@@ -17,6 +17,7 @@ use super::book::Book;
 use super::event::{GroupUsage, SemaphoreEvent, Usage};
 use super::leases::{Leasing, Pass, Passed};
 use super::ledger::{Delta, Ledger};
+use super::numbers::{overtaken, to_store};
 use super::protocol::{
     Blocked, BlockedReason, Demand, Grant, GrantReply, LeaseGrant, LeaseReport, MAX_LIST_LENGTH,
     PermitRequest,
@@ -189,7 +190,7 @@ pub fn decide(
         with_usage,
     } = input;
 
-    let late = late(&requests, parked, &mut numbers);
+    let late = overtaken(&requests, parked, &mut numbers);
     let mut book = Book::new(grants, leases);
     let mut charge = 0;
     let mut matters: Vec<bool> = Vec::with_capacity(requests.len());
@@ -350,64 +351,6 @@ impl Echoes {
             }
         }
     }
-}
-
-/// Says which requests have been overtaken: a client hears only of the answer to the one with the highest
-/// number, so that one alone may be given anything. Raises `numbers` to those of this round.
-fn late(
-    requests: &[Arc<PermitRequest>],
-    parked: usize,
-    numbers: &mut BTreeMap<String, u64>,
-) -> Vec<bool> {
-    let before: Vec<Option<u64>> = requests
-        .iter()
-        .map(|request| numbers.get(&request.client_id).copied())
-        .collect();
-    for request in requests {
-        let Some(number) = request.request_number else {
-            continue;
-        };
-        let highest = numbers.entry(request.client_id.clone()).or_default();
-        *highest = number.max(*highest);
-    }
-    let requests = requests.iter().zip(before).enumerate();
-    requests
-        .map(|(place, (request, before))| {
-            let Some(number) = request.request_number else {
-                return false;
-            };
-            let is_overtaken = numbers
-                .get(&request.client_id)
-                .is_some_and(|highest| number < *highest);
-            // One that is parked has been seen before.
-            let is_copy = place >= parked && before.is_some_and(|before| number <= before);
-            is_overtaken || is_copy
-        })
-        .collect()
-}
-
-/// The numbers that must outlast this instance: a lease that an overtaken request was given would not come
-/// back by itself. They are those of clients that may have nothing more to ask for after this answer: it
-/// gives them something, for the first time or again, or they say that they want nothing any more.
-/// Without leases none is stored.
-fn to_store(
-    requests: &[Arc<PermitRequest>],
-    repeated: &[bool],
-    numbers: &BTreeMap<String, u64>,
-    changes: &Changes,
-) -> Vec<(String, u64)> {
-    let grants = changes.grants_inserted.iter().map(|row| &row.client_id);
-    let leases = changes.leases_inserted.iter().map(|row| &row.client_id);
-    let last_words = requests.iter().zip(repeated);
-    let last_words = last_words
-        .filter(|(request, repeated)| **repeated || request.demand.is_empty())
-        .map(|(request, _)| &request.client_id);
-    let clients: BTreeSet<&String> = grants.chain(leases).chain(last_words).collect();
-    let numbers = clients.into_iter().filter_map(|client| {
-        let number = numbers.get(client)?;
-        Some((client.clone(), *number))
-    });
-    numbers.collect()
 }
 
 /// Puts what repeated requests were given before into their replies, and says which those are: a

@@ -1,6 +1,7 @@
 //! The whole account-concurrency application: accounts with their limits and lists of shards, shards
 //! that run jobs as durable calls, and the endpoint that does the work.
 
+mod account;
 mod client;
 mod endpoint;
 
@@ -11,29 +12,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use durably::host::Host;
-use durably::jobs::{AccountConfig, AccountLimit, JobShard, ShardConfig};
+use durably::jobs::{JobShard, ShardConfig};
 use durably::layers::HostTimer;
 use durably::operations::{Backoff, HandlerConfig};
-use durably::semaphore::LeaseOptions;
 use durably::semaphore::client::{ClientError, HolderCall, SemaphoreClient, holder_fn};
-use durably::{OpenError, SchedulerConfig, Timestamp};
+use durably::{OpenError, SchedulerConfig};
 
-use super::wire::{self, Address};
+use super::wire;
 use super::{Plan, Scenario, leases};
 use crate::node::Node;
 use crate::object::VirtualObject;
 use crate::simulation::dice::Dice;
-use crate::simulation::invariants::books::{Allowed, Books};
+use crate::simulation::invariants::books::Books;
 use crate::simulation::invariants::{awake, returned, running, sums};
 use crate::simulation::knobs::Knob;
 use crate::simulation::run::Run;
 use crate::simulation::troubles;
 
+use account::{AccountSide, open_account};
 use client::Submitted;
 use endpoint::{Endpoint, Runner};
-
-/// How long a limit that was changed may still be gone by: a round that has asked takes its time.
-const STALE: Duration = Duration::from_secs(2);
 
 /// The application.
 pub(super) const JOBS: Plan = Plan {
@@ -151,23 +149,6 @@ pub(super) const JOBS: Plan = Plan {
     start: Application::start,
 };
 
-struct AccountSide {
-    key: String,
-    node: Node,
-    object: VirtualObject<AccountLimit>,
-    open: RefCell<Weak<AccountLimit>>,
-    seen: RefCell<Vec<(Timestamp, Limits)>>,
-    /// The commits and instances when the limits were last looked at.
-    looked: Cell<(u64, u64)>,
-}
-
-/// The limits of an account as they were at some time.
-#[derive(Clone, Default, PartialEq)]
-struct Limits {
-    limit: u64,
-    ceilings: BTreeMap<String, Option<u64>>,
-}
-
 struct ShardSide {
     name: String,
     object: VirtualObject<JobShard>,
@@ -270,46 +251,6 @@ fn state_at(shard: &VirtualObject<JobShard>, key: &str) -> Option<(String, bool)
     state.ok().flatten()
 }
 
-fn open_account(application: &Rc<Application>, index: u64) -> Rc<AccountSide> {
-    let run = &application.run;
-    let key = format!("account-{index}");
-    let node = application.nodes[0].clone();
-    let config = AccountConfig {
-        scheduler: SchedulerConfig::default(),
-        default_limit: run.knob("limit"),
-        default_group_limit: match run.knob("ceiling") {
-            0 => None,
-            ceiling => Some(ceiling),
-        },
-        default_leases: leases(run),
-        round_wait: run.knob_ms("round-wait-ms"),
-        round_period: run.knob_ms("round-period-ms"),
-        grant_timeout: run.knob_ms("grant-timeout-ms"),
-        recorder: None,
-    };
-    let weak = Rc::downgrade(application);
-    let object = run.world.object_in(&node, &key, move |host| {
-        let (weak, config) = (weak.clone(), config.clone());
-        async move {
-            let key = host.name().to_owned();
-            let account = Rc::new(AccountLimit::open(host, config).await?);
-            let application = weak.upgrade();
-            if let Some(side) = application.and_then(|application| application.account(&key)) {
-                *side.open.borrow_mut() = Rc::downgrade(&account);
-            }
-            Ok(account)
-        }
-    });
-    Rc::new(AccountSide {
-        key,
-        node,
-        object,
-        open: RefCell::default(),
-        seen: RefCell::default(),
-        looked: Cell::new((0, 0)),
-    })
-}
-
 fn open_shard(application: &Rc<Application>, name: &str) -> Rc<ShardSide> {
     let run = &application.run;
     let node = application.node_of(name);
@@ -377,77 +318,6 @@ async fn build_shard(
     let timer = HostTimer::new(host.clone());
     let runner = Arc::new(Runner::new(host.name()));
     JobShard::open(host, config, SemaphoreClient::new(transport, timer), runner).await
-}
-
-impl AccountSide {
-    fn address(&self) -> Address<AccountLimit> {
-        Address {
-            key: self.key.clone(),
-            node: self.node.clone(),
-            object: self.object.clone(),
-            handle: |account, json| {
-                Box::pin(async move { account.semaphore().handle_json(&json).await })
-            },
-        }
-    }
-
-    /// Notes the limits as they are now.
-    fn look(&self, run: &Run, groups: u64) {
-        let now = (self.object.storage().commits(), self.object.instances());
-        if self.looked.get() == now {
-            return;
-        }
-        let Some(open) = self.open.borrow().upgrade() else {
-            return;
-        };
-        self.looked.set(now);
-        let limits = Limits {
-            limit: open.limit().unwrap_or(run.knob("limit")),
-            ceilings: (0..groups)
-                .map(|index| {
-                    let group = format!("group-{index}");
-                    let default = Some(run.knob("ceiling")).filter(|ceiling| *ceiling > 0);
-                    let ceiling = open.group_limit(&group).or(default);
-                    (group, ceiling)
-                })
-                .collect(),
-        };
-        let now = run.world.now();
-        let mut seen = self.seen.borrow_mut();
-        if seen.last().is_none_or(|(_, last)| *last != limits) {
-            if let Some((until, _)) = seen.last_mut() {
-                *until = now;
-            }
-            seen.push((now, limits));
-        }
-        // All but the last say until when they held.
-        let last = seen.len() - 1;
-        let mut place = 0;
-        seen.retain(|(until, _)| {
-            place += 1;
-            place > last || now.since(*until) <= STALE
-        });
-    }
-
-    /// The most that a round may have gone by.
-    fn allowed(&self, leases: Option<LeaseOptions>) -> Allowed {
-        let seen = self.seen.borrow();
-        let mut allowed = Allowed {
-            leases: vec![leases],
-            ..Allowed::default()
-        };
-        for (_, limits) in seen.iter() {
-            allowed.limit = allowed.limit.max(limits.limit);
-            for (group, ceiling) in &limits.ceilings {
-                let known = allowed.ceilings.entry(group.clone()).or_insert(*ceiling);
-                *known = match (*known, *ceiling) {
-                    (Some(known), Some(ceiling)) => Some(known.max(ceiling)),
-                    _ => None,
-                };
-            }
-        }
-        allowed
-    }
 }
 
 /// The application as the run sees it.
