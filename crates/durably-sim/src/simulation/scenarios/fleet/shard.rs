@@ -111,12 +111,14 @@ fn build(scheduler: &Scheduler, name: &str, fleet: &WeakFleet) -> Result<Semapho
                 if fleet.dice.fails("finished-fails-percent") {
                     return Err("nobody knows what has ended".into());
                 }
-                let mut done = fleet.work.done(ids);
-                if fleet.dice.fails("finished-lies-percent") {
-                    // Nobody asked about these.
+                let lie = fleet.dice.fails("finished-lies-percent").then(|| {
                     let stranger = fleet.dice.below(fleet.run.knob("jobs") + 10);
-                    done.push(format!("job-{stranger:03}"));
-                }
+                    format!("job-{stranger:03}")
+                });
+                // Of what it was asked about, the application tells the truth: it alone knows.
+                let lie = lie.filter(|stranger| !ids.contains(stranger));
+                let mut done = fleet.work.done(ids);
+                done.extend(lie);
                 Ok(done)
             }
         })
