@@ -23,6 +23,7 @@ pub mod semaphore;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod time;
+pub mod topology;
 
 pub use error::{ConfigError, OpenError, StorageError};
 pub use scheduler::{Scheduler, SchedulerConfig};

@@ -12,6 +12,7 @@ mod alarms;
 pub mod deciders;
 mod instances;
 mod object;
+pub mod published;
 mod transactions;
 mod values;
 
