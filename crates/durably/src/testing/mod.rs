@@ -13,6 +13,7 @@ pub mod deciders;
 mod instances;
 mod object;
 pub mod published;
+pub mod publishers;
 mod transactions;
 mod values;
 

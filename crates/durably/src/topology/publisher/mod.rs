@@ -24,7 +24,8 @@ pub trait Publisher: 'static {
     /// not wait for it. Such a store keeps the [`tombstone`](Publication::Deletion) of a deleted group.
     fn is_version_aware(&self) -> bool;
 
-    /// Stores a publication. An error means that nothing was stored and nothing will be.
+    /// Stores a publication. An error means that nothing was stored and nothing will be; of a
+    /// version-aware store, which nothing late can harm, it may also mean that this is not known.
     fn publish(&self, publication: Rc<Publication>) -> LocalFuture<Result<Landing, BoxError>>;
 }
 
@@ -76,17 +77,9 @@ impl Publication {
         }
     }
 
-    /// What a version-aware store does with this when it holds `stored`. Versions compare within one
-    /// coordinator: another one's text is replaced, and so is one that cannot be read.
+    /// What a version-aware store does with this when it holds `stored`: see [`Verdict::of`].
     pub fn against(&self, stored: Option<&[u8]>) -> Verdict {
-        let Some(Ok(stored)) = stored.map(|text| snapshot::decode(self.group(), text)) else {
-            return Verdict::Write;
-        };
-        match self.edition().compare(&stored.edition) {
-            None | Some(Ordering::Greater) => Verdict::Write,
-            Some(Ordering::Equal) => Verdict::Stored,
-            Some(Ordering::Less) => Verdict::Superseded(stored.edition),
-        }
+        Verdict::of(self.group(), self.edition(), stored)
     }
 }
 
@@ -99,6 +92,22 @@ pub enum Verdict {
     Stored,
     /// A newer edition is stored and stays.
     Superseded(Edition),
+}
+
+impl Verdict {
+    /// The verdict on `edition` of `group` where `stored` is what the store holds of the group. Versions
+    /// compare within one coordinator: another one's text is replaced, and so is one that cannot be
+    /// read.
+    pub fn of(group: &str, edition: &Edition, stored: Option<&[u8]>) -> Verdict {
+        let Some(Ok(stored)) = stored.map(|text| snapshot::decode(group, text)) else {
+            return Verdict::Write;
+        };
+        match edition.compare(&stored.edition) {
+            None | Some(Ordering::Greater) => Verdict::Write,
+            Some(Ordering::Equal) => Verdict::Stored,
+            Some(Ordering::Less) => Verdict::Superseded(stored.edition),
+        }
+    }
 }
 
 /// What became of a publication.
