@@ -93,20 +93,25 @@ impl Key {
     /// The name of a file about this object, without an extension: safe, and its alone among all
     /// objects of a folder.
     pub(crate) fn file_stem(&self) -> String {
-        let readable: String = self
-            .name
-            .chars()
-            .take(READABLE_CHARACTERS)
-            .map(|character| match character {
-                'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => character,
-                _ => '_',
-            })
-            .collect();
-        format!("{readable}-{}", hexadecimal(&self.hash))
+        safe_name(&self.name, &self.hash)
     }
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+/// A name that every file system takes and that no other hash shares: what is readable of `name`, and
+/// the hash.
+pub(crate) fn safe_name(name: &str, hash: &[u8; 16]) -> String {
+    let readable: String = name
+        .chars()
+        .take(READABLE_CHARACTERS)
+        .map(|character| match character {
+            'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => character,
+            _ => '_',
+        })
+        .collect();
+    format!("{readable}-{}", hexadecimal(hash))
+}
+
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing into a string cannot fail.
         let _ = write!(text, "{byte:02x}");

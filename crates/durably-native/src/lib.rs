@@ -18,6 +18,7 @@ mod instance;
 pub mod jobs;
 mod journal;
 mod key;
+pub mod publishers;
 mod residency;
 pub mod sqlite;
 mod system;
