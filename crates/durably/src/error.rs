@@ -165,3 +165,37 @@ impl OpenError {
 
 /// An error of the application's own, kept as it is.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The longest error text that is stored, in bytes.
+const MAX_ERROR_BYTES: usize = 4_096;
+
+/// An error with its sources, short enough to be stored.
+pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        if text.len() > MAX_ERROR_BYTES {
+            break;
+        }
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    cut(text)
+}
+
+/// What a callback said when it panicked, short enough to be stored.
+pub(crate) fn panic_text(who: &str, panic: &(dyn std::any::Any + Send)) -> String {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    cut(format!("{who} panicked: {message}"))
+}
+
+fn cut(mut text: String) -> String {
+    let end = text.floor_char_boundary(MAX_ERROR_BYTES);
+    text.truncate(end);
+    text
+}

@@ -5,6 +5,7 @@
 //! reaches the disk is the matter of a [`host::Host`]. Nothing in here knows tokio, rusqlite or
 //! Cloudflare.
 
+mod backoff;
 #[cfg(feature = "deliberate-bugs")]
 pub mod bugs;
 #[cfg(not(feature = "deliberate-bugs"))]
@@ -18,6 +19,7 @@ pub mod layers;
 pub mod lifecycle;
 pub mod migrations;
 pub mod operations;
+pub mod outbox;
 pub mod scheduler;
 pub mod semaphore;
 #[cfg(feature = "testing")]

@@ -9,18 +9,14 @@ use futures::FutureExt;
 use futures::future::{Either, join, select};
 use serde_json::Value;
 
-use super::backoff::Backoff;
 use super::decide::{self, Outcome, Settlement};
 use super::driver::{Attempt, Driver, Starting};
 use super::event::{AttemptOutcome, OperationEventKind};
 use super::handler::{Call, HandlerError};
 use super::store;
 use crate::bugs::{Bug, is_on};
-use crate::error::StorageError;
+use crate::error::{StorageError, error_text, panic_text};
 use crate::scheduler::report;
-
-/// The longest error text that is stored, in bytes.
-const MAX_ERROR_BYTES: usize = 4_096;
 
 impl Driver {
     /// Runs an attempt until its handler has ended and the outcome is stored.
@@ -221,19 +217,9 @@ impl Driver {
     }
 
     fn delay(&self, attempt: &Attempt) -> Duration {
-        let mut random = [0; 8];
-        self.scheduler.host().random(&mut random);
-        let random = u64::from_le_bytes(random);
+        let host = self.scheduler.host();
         let backoff = &attempt.handler.config.backoff;
-        match backoff.after(attempt.number, random) {
-            Ok(delay) => delay,
-            Err(error) => {
-                report(super::CAPABILITY, &error);
-                Backoff::default()
-                    .after(attempt.number, random)
-                    .unwrap_or_default()
-            }
-        }
+        backoff.delay(attempt.number, &**host, super::CAPABILITY)
     }
 }
 
@@ -247,36 +233,8 @@ type Answer = Result<Result<Value, HandlerError>, Box<dyn std::any::Any + Send>>
 fn outcome(answer: Answer) -> Outcome {
     match answer {
         Ok(Ok(result)) => Outcome::Completed(result.to_string()),
-        Ok(Err(HandlerError::Retry(error))) => Outcome::Failed(text(&*error)),
-        Ok(Err(HandlerError::NonRetryable(error))) => Outcome::NonRetryable(text(&*error)),
-        Err(panic) => {
-            let message = panic
-                .downcast_ref::<&str>()
-                .copied()
-                .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-                .unwrap_or("no message");
-            Outcome::Failed(cut(format!("the handler panicked: {message}")))
-        }
+        Ok(Err(HandlerError::Retry(error))) => Outcome::Failed(error_text(&*error)),
+        Ok(Err(HandlerError::NonRetryable(error))) => Outcome::NonRetryable(error_text(&*error)),
+        Err(panic) => Outcome::Failed(panic_text("the handler", &*panic)),
     }
-}
-
-/// An error with its sources, short enough to be stored.
-fn text(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        if text.len() > MAX_ERROR_BYTES {
-            break;
-        }
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    cut(text)
-}
-
-fn cut(mut text: String) -> String {
-    let end = text.floor_char_boundary(MAX_ERROR_BYTES);
-    text.truncate(end);
-    text
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::backoff::Backoff;
 use super::token::CancellationToken;
+use crate::backoff::Backoff;
 use crate::error::{BoxError, ConfigError};
 use crate::host::LocalFuture;
 use crate::time::{check_count, check_duration};

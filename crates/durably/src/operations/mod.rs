@@ -33,7 +33,6 @@
 //! ```
 
 mod attempt;
-mod backoff;
 mod capability;
 mod changes;
 mod decide;
@@ -44,7 +43,7 @@ mod handler;
 mod store;
 mod token;
 
-pub use backoff::Backoff;
+pub use crate::backoff::Backoff;
 pub use capability::{CancelOutcome, OperationResult, Operations, OperationsBuilder, RunOutcome};
 pub use error::OperationError;
 pub use event::{AttemptOutcome, OperationEvent, OperationEventKind, TerminalReason};

@@ -297,6 +297,11 @@ impl Scheduler {
         self.0.host.spawn(Box::pin(task));
     }
 
+    /// Whether only alarm passes run what is due.
+    pub(crate) fn is_manual(&self) -> bool {
+        self.0.config.manual()
+    }
+
     fn participants(&self) -> Vec<Rc<dyn Participant>> {
         let participants = self.0.participants.borrow();
         participants
@@ -350,7 +355,7 @@ impl Scheduler {
             );
         }
         let min_delay = self.0.config.alarm_min_delay;
-        let soonest = if self.0.config.manual() {
+        let soonest = if self.is_manual() {
             Timestamp::ZERO
         } else {
             now + min_delay
@@ -391,7 +396,7 @@ impl Scheduler {
         let wake = wake.filter(|wake| {
             let alarm = self.0.alarm.get().and_then(|armed| armed.at);
             let covered = !self.0.in_alarm.get() && alarm.is_some_and(|alarm| alarm <= *wake);
-            !self.0.config.manual() && !covered
+            !self.is_manual() && !covered
         });
         let Some(at) = wake else {
             *timer = None;

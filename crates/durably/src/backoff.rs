@@ -1,4 +1,4 @@
-//! How long a failed call waits for its next attempt.
+//! How long what has failed waits for its next attempt.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::ConfigError;
+use crate::host::Host;
+use crate::scheduler::report;
 use crate::time::{MAX_DURATION, check_duration};
 
 /// The first delay by default.
@@ -55,10 +57,10 @@ impl fmt::Debug for Backoff {
 /// A delay function gave nothing usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a delay function panicked or asked for more than 2^31 - 1 ms")]
-pub(super) struct UnusableDelay;
+struct UnusableDelay;
 
 impl Backoff {
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let Backoff::Exponential { base, max } = self else {
             return Ok(());
         };
@@ -73,8 +75,21 @@ impl Backoff {
         Ok(())
     }
 
+    /// The delay after the failure of `attempt`. A delay function that gives nothing usable is
+    /// reported, and the default takes its place.
+    pub(crate) fn delay(&self, attempt: u64, host: &dyn Host, who: &'static str) -> Duration {
+        let mut random = [0; 8];
+        host.random(&mut random);
+        let random = u64::from_le_bytes(random);
+        self.after(attempt, random).unwrap_or_else(|error| {
+            report(who, &error);
+            let default = Backoff::default().after(attempt, random);
+            default.unwrap_or_default()
+        })
+    }
+
     /// The delay after the failure of `attempt`, with `random` for the jitter.
-    pub(super) fn after(&self, attempt: u64, random: u64) -> Result<Duration, UnusableDelay> {
+    fn after(&self, attempt: u64, random: u64) -> Result<Duration, UnusableDelay> {
         match self {
             Backoff::Exponential { base, max } => Ok(equal_jitter(*base, *max, attempt, random)),
             Backoff::Delay(delay) => catch_unwind(AssertUnwindSafe(|| delay(attempt)))

@@ -1,0 +1,125 @@
+//! Which calls of a channel may run beside which. Decided here, without I/O: what may start now, and
+//! who waits in line for it.
+//!
+//! A *lane* is what only one call at a time may use: the whole channel with [`Overlap::Never`], a key
+//! with [`Overlap::PerKey`]. Whoever wants a certain key published now stands *in line*; everybody is
+//! served in the order in which they came, as far as their lanes are free.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::publish::Overlap;
+
+/// Names a batch; rises with every one that starts.
+pub(super) type BatchId = u64;
+/// Names somebody in line.
+pub(super) type Ticket = u64;
+
+/// What runs, and who waits.
+#[derive(Clone, Debug)]
+pub(super) struct Lanes {
+    overlap: Overlap,
+    max_in_flight: u64,
+    /// The keys on their way, each with its batch.
+    in_flight: BTreeMap<String, BatchId>,
+    batches: BTreeSet<BatchId>,
+    line: VecDeque<(Ticket, String)>,
+    next_ticket: Ticket,
+    next_batch: BatchId,
+}
+
+impl Lanes {
+    pub(super) fn new(overlap: Overlap, max_in_flight: u64) -> Self {
+        Lanes {
+            overlap,
+            max_in_flight,
+            in_flight: BTreeMap::new(),
+            batches: BTreeSet::new(),
+            line: VecDeque::new(),
+            next_ticket: 0,
+            next_batch: 0,
+        }
+    }
+
+    /// Takes a place in line for `key`.
+    pub(super) fn line_up(&mut self, key: String) -> Ticket {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.line.push_back((ticket, key));
+        ticket
+    }
+
+    /// Whoever is to be served next, leaving out those after whom `tried` were served without
+    /// starting anything: the first in line whose lane is free.
+    pub(super) fn next_in_line(&self) -> Option<(Ticket, &str)> {
+        if self.is_full() {
+            return None;
+        }
+        match self.overlap {
+            Overlap::Never => self.line.front(),
+            Overlap::PerKey => self
+                .line
+                .iter()
+                .find(|(_, key)| !self.in_flight.contains_key(key)),
+        }
+        .map(|(ticket, key)| (*ticket, key.as_str()))
+    }
+
+    /// Takes somebody out of the line, who has been served or has gone.
+    pub(super) fn leave(&mut self, ticket: Ticket) {
+        self.line.retain(|(other, _)| *other != ticket);
+    }
+
+    /// Whether no more calls may start.
+    fn is_full(&self) -> bool {
+        match self.overlap {
+            Overlap::Never => !self.batches.is_empty(),
+            Overlap::PerKey => self.in_flight.len() as u64 >= self.max_in_flight,
+        }
+    }
+
+    /// How many due entries may start now, beside those in line.
+    pub(super) fn room(&self) -> u64 {
+        match self.overlap {
+            Overlap::Never if self.batches.is_empty() && self.line.is_empty() => u64::MAX,
+            Overlap::Never => 0,
+            Overlap::PerKey => self
+                .max_in_flight
+                .saturating_sub(self.in_flight.len() as u64),
+        }
+    }
+
+    pub(super) fn is_in_flight(&self, key: &str) -> bool {
+        self.in_flight.contains_key(key)
+    }
+
+    /// How many keys are on their way.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.in_flight.len() as u64
+    }
+
+    /// Notes that a batch of `keys` has started.
+    pub(super) fn start(&mut self, keys: impl IntoIterator<Item = String>) -> BatchId {
+        let batch = self.next_batch;
+        self.next_batch += 1;
+        self.batches.insert(batch);
+        self.in_flight
+            .extend(keys.into_iter().map(|key| (key, batch)));
+        batch
+    }
+
+    /// Notes that a batch has ended.
+    pub(super) fn end(&mut self, batch: BatchId) {
+        self.batches.remove(&batch);
+        self.in_flight.retain(|_, of| *of != batch);
+    }
+
+    /// The oldest batch that has not ended.
+    pub(super) fn oldest(&self) -> Option<BatchId> {
+        self.batches.first().copied()
+    }
+
+    /// The batch that starts next.
+    pub(super) fn next_batch(&self) -> BatchId {
+        self.next_batch
+    }
+}
