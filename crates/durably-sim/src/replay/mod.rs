@@ -1,11 +1,14 @@
 //! Replays traces through the real capabilities and shows the first difference.
 //!
 //! Decided here: what becomes of a file. How a trace is read is decided in `trace`, what counts as
-//! equal in `compare`, how steps are done in `semaphore`.
+//! equal in `compare`, how steps are done in `semaphore` and
+//! `topology`.
 
 mod compare;
 mod paced;
 mod semaphore;
+mod stage;
+mod topology;
 mod trace;
 
 use std::fmt;
@@ -15,6 +18,7 @@ use serde_json::Value;
 
 use compare::{Names, same};
 use semaphore::Holder;
+use topology::Coordinator;
 use trace::{Kind, Step, Trace};
 
 /// What became of a trace.
@@ -22,8 +26,6 @@ use trace::{Kind, Step, Trace};
 pub enum Outcome {
     /// Everything as the trace says.
     Ok,
-    /// The trace exercises something that is not built yet; the name says what.
-    Needs(&'static str),
     /// Something came out differently.
     Different(Box<Difference>),
     /// The file is missing or is not a trace.
@@ -82,17 +84,19 @@ pub fn replay(text: &str) -> Outcome {
         Err(problem) => return Outcome::Unreadable(problem),
     };
     match trace.kind {
-        Kind::Topology => Outcome::Needs("topology"),
-        Kind::Semaphore => {
-            for part in &trace.parts {
-                let names = Names::new(trace.recorded);
-                if let Err(difference) = compare_steps(part, names, &mut Holder::default()) {
-                    return Outcome::Different(difference);
-                }
-            }
-            Outcome::Ok
+        Kind::Topology => replay_parts(&trace, Coordinator::default),
+        Kind::Semaphore => replay_parts(&trace, Holder::default),
+    }
+}
+
+fn replay_parts<S: Subject>(trace: &Trace, subject: impl Fn() -> S) -> Outcome {
+    for part in &trace.parts {
+        let names = Names::new(trace.recorded);
+        if let Err(difference) = compare_steps(part, names, &mut subject()) {
+            return Outcome::Different(difference);
         }
     }
+    Outcome::Ok
 }
 
 fn compare_steps(

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 
 use super::Subject;
 use super::paced::Paced;
+use super::stage::{Stage, Staged};
 use super::trace::Step;
-use crate::{Alarms, VirtualObject, World};
 
 /// The object that a trace drives, in a world of its own.
 #[derive(Default)]
@@ -40,11 +40,8 @@ struct Rows {
 }
 
 struct Opened {
-    world: World,
-    object: VirtualObject<HolderObject>,
+    stage: Stage<HolderObject>,
     outside: Rc<Outside>,
-    /// The latest configuration was refused, so there is no instance until the next.
-    refused: bool,
 }
 
 /// What surrounds the holder: its configuration, what its callbacks answer, what it puts out.
@@ -85,6 +82,12 @@ impl Object for HolderObject {
     }
 }
 
+impl Staged for HolderObject {
+    fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+}
+
 impl Subject for Holder {
     fn step(&mut self, step: &Step) -> Result<Vec<Value>, String> {
         match (step.op.as_str(), &mut self.opened) {
@@ -100,22 +103,14 @@ impl Subject for Holder {
     }
 
     fn now(&self) -> Value {
-        self.opened
-            .as_ref()
-            .map_or(Value::Null, |opened| opened.world.now().as_millis().into())
+        self.opened.as_ref().map_or(Value::Null, |opened| {
+            opened.stage.world.now().as_millis().into()
+        })
     }
 
     fn alarm(&mut self) -> Result<Value, String> {
-        match &self.opened {
-            Some(opened) if !opened.refused => {
-                let pending = opened.ask(|holder| async move {
-                    let pending = holder.scheduler.next_pending_at().await;
-                    pending.map_err(|error| error.to_string())
-                })??;
-                Ok(pending.map_or(Value::Null, |at| at.as_millis().into()))
-            }
-            _ => Ok(Value::Null),
-        }
+        let opened = self.opened.as_ref();
+        opened.map_or(Ok(Value::Null), |opened| opened.stage.alarm())
     }
 }
 
@@ -123,13 +118,13 @@ impl Holder {
     fn open(&mut self, step: &Step) -> Result<Vec<Value>, String> {
         let now = step.count("now")?;
         let opened = match &mut self.opened {
-            Some(opened) if opened.world.now().as_millis() == now => opened,
+            Some(opened) if opened.stage.world.now().as_millis() == now => opened,
             Some(_) => return Err("\"now\" is not what the clock shows".into()),
             none => none.insert(Opened::new(now)),
         };
         let mut outputs = opened.crash();
         opened.outside.configure(step)?;
-        match opened.reopen() {
+        match opened.stage.reopen() {
             Ok(()) => {
                 if let Some(rows) = self.to_load.take() {
                     opened.load(rows)?;
@@ -139,7 +134,7 @@ impl Holder {
                 let Some(code) = opened.outside.refusal.take() else {
                     return Err(problem);
                 };
-                opened.refused = true;
+                opened.stage.refused = true;
                 outputs.push(json!({"t": "open", "error": code}));
             }
         }
@@ -149,26 +144,20 @@ impl Holder {
 
 impl Opened {
     fn new(now: u64) -> Opened {
-        let world = World::new(now);
         let outside = Rc::<Outside>::default();
-        let factory = {
-            let outside = outside.clone();
-            move |host| build(host, outside.clone())
-        };
+        let around = outside.clone();
         Opened {
-            object: world.object("holder", Alarms::Manual, factory),
-            world,
+            stage: Stage::new(now, move |host| build(host, around.clone())),
             outside,
-            refused: false,
         }
     }
 
     fn step(&mut self, step: &Step) -> Result<Vec<Value>, String> {
         let outside = self.outside.clone();
         match step.op.as_str() {
-            "advance" => return self.advance(step.count("ms")?),
+            "advance" => return self.stage.advance(step.count("ms")?, || self.outputs()),
             // No instance means that the file breaks its own format.
-            _ if self.refused => return Err("the configuration was refused".into()),
+            _ if self.stage.refused => return Err("the configuration was refused".into()),
             "limit" => *outside.limit.borrow_mut() = step.value("value")?.clone(),
             "groupLimit" | "canGrant" => {
                 let answers = match step.op.as_str() {
@@ -192,39 +181,37 @@ impl Opened {
                 let options: Option<LeaseOptions> =
                     serde_json::from_value(step.value("value")?.clone())
                         .map_err(|error| error.to_string())?;
-                let set = self.ask(|holder| async move { holder.semaphore.set_leases(options) })?;
+                let set = self
+                    .stage
+                    .ask(|holder| async move { holder.semaphore.set_leases(options) })?;
                 set.map_err(|error| error.to_string())?;
             }
             "limitsChanged" => {
-                self.ask(|holder| async move { holder.semaphore.limits_changed() })?;
+                self.stage
+                    .ask(|holder| async move { holder.semaphore.limits_changed() })?;
             }
             "forceRelease" => {
                 let client_id = step.text("clientId")?.to_owned();
                 let group = step.value("group")?.as_str().map(str::to_owned);
                 let reason = step.text("reason")?.to_owned();
-                let released = self.ask(|holder| async move {
+                let released = self.stage.ask(|holder| async move {
                     let semaphore = &holder.semaphore;
                     let group = group.as_deref();
                     semaphore.force_release(&client_id, group, &reason).await
                 })?;
                 released.map_err(|error| error.to_string())?;
             }
-            "usage" => self.start(move |holder| async move {
+            "usage" => self.stage.start(move |holder| async move {
                 let output = match holder.semaphore.usage().await {
                     Ok(usage) => json!({"t": "usage", "value": usage}),
                     Err(error) => json!({"t": "usage", "error": error.code()}),
                 };
                 outside.put(output);
             }),
-            "alarm" => {
-                let object = self.object.clone();
-                self.world.spawn(async move {
-                    if let Err(error) = object.fire_alarm().await {
-                        outside.put(json!({"t": "alarm", "error": error.to_string()}));
-                    }
-                });
-            }
-            "state" => self.start(move |holder| async move {
+            "alarm" => self.stage.start_alarm(move |error| {
+                outside.put(json!({"t": "alarm", "error": error}));
+            }),
+            "state" => self.stage.start(move |holder| async move {
                 let semaphore = &holder.semaphore;
                 let grants = semaphore.grants().await;
                 outside.put(match (grants, semaphore.leases().await) {
@@ -238,12 +225,12 @@ impl Opened {
             }),
             "crash" => {
                 let outputs = self.crash();
-                self.reopen()?;
+                self.stage.reopen()?;
                 return Ok(outputs);
             }
             other => return Err(format!("no step {other:?}")),
         }
-        self.world.run_until_idle();
+        self.stage.world.run_until_idle();
         self.outputs()
     }
 
@@ -260,7 +247,7 @@ impl Opened {
         if is_paced {
             self.outside.callers.borrow_mut().insert(id.clone(), stays);
         }
-        self.start(move |holder| async move {
+        self.stage.start(move |holder| async move {
             if let Some(paced) = &*outside.paced.borrow() {
                 paced.takes(&id);
             }
@@ -286,20 +273,8 @@ impl Opened {
         Ok(())
     }
 
-    /// Everything that becomes due at one instant is a tick of its own.
-    fn advance(&self, millis: u64) -> Result<Vec<Value>, String> {
-        let target = self.world.now() + Duration::from_millis(millis);
-        let mut outputs = Vec::new();
-        while let Some(due) = self.world.next_timer().filter(|due| *due <= target) {
-            self.world.advance_to(due);
-            outputs.extend(self.outputs()?);
-        }
-        self.world.advance_to(target);
-        Ok(outputs)
-    }
-
     fn crash(&self) -> Vec<Value> {
-        self.object.crash();
+        self.stage.crash();
         self.outside.outputs.borrow_mut().clear();
         let unanswered = self.outside.unanswered.take();
         unanswered
@@ -308,31 +283,22 @@ impl Opened {
             .collect()
     }
 
-    fn reopen(&mut self) -> Result<(), String> {
-        self.refused = false;
-        let object = self.object.clone();
-        let opened = self.run(async move { object.open().await })?;
-        opened.map_err(|error| error.to_string())
-    }
-
     /// Puts rows into storage and has a new instance find them.
     fn load(&mut self, rows: Rows) -> Result<(), String> {
-        let loaded = self.ask(|holder| async move {
+        let loaded = self.stage.ask(|holder| async move {
             let semaphore = &holder.semaphore;
             semaphore
                 .load_rows(rows.grants, rows.leases, rows.clients, rows.numbers)
                 .await
         })?;
         loaded.map_err(|error| error.to_string())?;
-        self.object.crash();
-        self.reopen()
+        self.stage.crash();
+        self.stage.reopen()
     }
 
     /// What was put out since the last tick: replies by arrival, then the rest as it came.
     fn outputs(&self) -> Result<Vec<Value>, String> {
-        if !self.refused && !self.object.is_open() {
-            return Err("the holder's instance has ended, by a panic or a failed commit".into());
-        }
+        self.stage.check()?;
         let mut replies = BTreeMap::new();
         let mut others = Vec::new();
         for output in self.outside.outputs.take() {
@@ -349,52 +315,6 @@ impl Opened {
     fn paced(&self) -> Result<Rc<Paced>, String> {
         let paced = self.outside.paced.borrow().clone();
         paced.ok_or_else(|| "only a recording says when things happen".to_owned())
-    }
-
-    /// Starts a call to the holder; what comes of it, the call puts out itself.
-    fn start<F>(&self, call: impl FnOnce(Rc<HolderObject>) -> F + 'static)
-    where
-        F: Future<Output = ()> + 'static,
-    {
-        let call = self.object.call(call);
-        self.world.spawn(async move {
-            // Calls that end with their instance are answered by the crash.
-            let _ = call.await;
-        });
-    }
-
-    /// The answer of a call that takes no time.
-    fn ask<T: 'static, F>(
-        &self,
-        call: impl FnOnce(Rc<HolderObject>) -> F + 'static,
-    ) -> Result<T, String>
-    where
-        F: Future<Output = T> + 'static,
-    {
-        let called = self.run(self.object.call(call))?;
-        called.map_err(|error| error.to_string())
-    }
-
-    /// What a future resolves to without the clock moving.
-    fn run<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Result<T, String> {
-        let slot = Rc::new(Cell::new(None));
-        let result = slot.clone();
-        self.world
-            .spawn(async move { slot.set(Some(future.await)) });
-        self.world.run_until_idle();
-        result
-            .take()
-            .ok_or_else(|| "the holder took time where it must not".to_owned())
-    }
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        // Calls that still wait hold the object, and it the world.
-        self.object.crash();
-        if !std::thread::panicking() {
-            self.world.run_until_idle();
-        }
     }
 }
 
@@ -532,7 +452,7 @@ fn as_count(value: &Value) -> Option<u64> {
 }
 
 /// A setting that the builder's types take only as a whole number.
-fn whole(value: Option<&Value>, field: &'static str) -> Result<u64, OpenError> {
+pub(super) fn whole(value: Option<&Value>, field: &'static str) -> Result<u64, OpenError> {
     let count = value.and_then(as_count);
     count
         .filter(|count| *count <= durably::time::MAX_SAFE_INTEGER)

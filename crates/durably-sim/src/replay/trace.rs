@@ -1,5 +1,9 @@
 //! Reading a trace: one JSON object a line, each a step with what is expected of it.
 
+use std::fmt;
+
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 /// A trace as it stands in its file.
@@ -62,6 +66,8 @@ pub(super) struct Step {
     /// Its place in the file, from 1, notes included.
     pub(super) number: usize,
     pub(super) op: String,
+    /// The names of the configured channels, as they stand in the file.
+    pub(super) channels: Vec<String>,
     members: Map<String, Value>,
 }
 
@@ -135,6 +141,47 @@ fn is_recorded(text: &str) -> bool {
     first.is_some_and(|step| step["config"]["recorded"] == true)
 }
 
+/// What of a step has an order that its members do not keep.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Ordered {
+    config: OrderedConfig,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OrderedConfig {
+    channels: Names,
+}
+
+/// The names of an object's members, in their order.
+#[derive(Default)]
+struct Names(Vec<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+
+        impl<'de> Visitor<'de> for Read {
+            type Value = Names;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
+                let mut names = Vec::new();
+                while let Some((name, IgnoredAny)) = map.next_entry()? {
+                    names.push(name);
+                }
+                Ok(Names(names))
+            }
+        }
+
+        deserializer.deserialize_map(Read)
+    }
+}
+
 impl Step {
     fn parse(number: usize, line: &str, recorded: bool) -> Result<Step, String> {
         let members: Map<String, Value> =
@@ -156,6 +203,8 @@ impl Step {
         Ok(Step {
             number,
             op,
+            channels: serde_json::from_str::<Ordered>(line)
+                .map_or_else(|_| Vec::new(), |ordered| ordered.config.channels.0),
             members,
         })
     }

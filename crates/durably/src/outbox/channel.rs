@@ -10,7 +10,7 @@ use super::driver::{Driver, Lane, Reply};
 use super::error::{MAX_KEY_BYTES, MAX_VALUE_BYTES, OutboxError};
 use super::event::{OutboxEvent, OutboxEventKind};
 use super::publish::{ChannelConfig, Publish};
-use super::store::{self, Ending, EntryStatus, NewEntry};
+use super::store::{self, Ending, EntryStatus, Marked, NewEntry};
 use crate::error::{ConfigError, OpenError, StorageError};
 use crate::host::{Sql, Transaction};
 use crate::lifecycle::Hook;
@@ -162,6 +162,11 @@ struct Staged {
 }
 
 impl Channel {
+    /// Has `observer` hear of this channel's events, too.
+    pub(crate) fn observe(&self, observer: Hook<OutboxEvent>) {
+        *self.lane.observer.borrow_mut() = Some(observer);
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.lane.name
@@ -372,11 +377,7 @@ impl Channel {
     }
 
     /// How the newest version of a key ended, if it has, and its mark.
-    pub(crate) fn mark(
-        &self,
-        sql: &dyn Sql,
-        key: &str,
-    ) -> Result<Option<(Option<Ending>, Option<String>)>, StorageError> {
+    pub(crate) fn mark(&self, sql: &dyn Sql, key: &str) -> Result<Option<Marked>, StorageError> {
         store::mark(sql, &self.lane.name, key)
     }
 }

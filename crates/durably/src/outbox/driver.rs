@@ -48,6 +48,8 @@ pub(super) struct Lane {
     /// Events of changes that may not be durable yet: the next turn's commit comes after theirs.
     pub(super) events: RefCell<Vec<OutboxEvent>>,
     pub(super) passes: RefCell<Vec<Pass>>,
+    /// Who hears of this channel's events beside the application.
+    pub(super) observer: RefCell<Option<Hook<OutboxEvent>>>,
     pumping: Cell<bool>,
     again: Cell<bool>,
 }
@@ -100,6 +102,7 @@ impl Driver {
             settled: RefCell::default(),
             events: RefCell::default(),
             passes: RefCell::default(),
+            observer: RefCell::default(),
             pumping: Cell::new(false),
             again: Cell::new(false),
         });
@@ -115,8 +118,10 @@ impl Driver {
         next
     }
 
-    pub(super) fn tell(&self, event: &OutboxEvent) {
+    pub(super) fn tell(&self, lane: &Lane, event: &OutboxEvent) {
         event.trace();
+        let observer = lane.observer.borrow().clone();
+        lifecycle::emit(observer.as_ref(), event);
         let hook = self.hook.borrow().clone();
         lifecycle::emit(hook.as_ref(), event);
     }

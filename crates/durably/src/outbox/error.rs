@@ -18,7 +18,7 @@ pub enum OutboxError {
 }
 
 /// The longest key, in bytes: room for a pair of names.
-pub(super) const MAX_KEY_BYTES: usize = 2_048;
+pub(super) const MAX_KEY_BYTES: usize = 4_096;
 /// The longest value, in bytes of its JSON: what every host stores in one row.
 pub(super) const MAX_VALUE_BYTES: usize = 1_048_576;
 

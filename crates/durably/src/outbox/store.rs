@@ -143,20 +143,26 @@ pub(super) fn entries_between(
 }
 
 /// How the newest version of a key ended, if it has, and what it was marked with.
+pub(crate) struct Marked {
+    pub(crate) ended: Option<Ending>,
+    pub(crate) mark: Option<String>,
+}
+
+/// What is known of the newest version of a key, also when its value has gone.
 pub(super) fn mark(
     sql: &dyn Sql,
     channel: &str,
     key: &str,
-) -> Result<Option<(Option<Ending>, Option<String>)>, StorageError> {
+) -> Result<Option<Marked>, StorageError> {
     sql.first(
         "SELECT ended, mark FROM durability_outbox WHERE channel = ? AND key = ?",
         &[channel.into(), key.into()],
         |row| {
             let ended = row.optional_string(0)?;
-            Ok((
-                ended.as_deref().and_then(Ending::parse),
-                row.optional_string(1)?,
-            ))
+            Ok(Marked {
+                ended: ended.as_deref().and_then(Ending::parse),
+                mark: row.optional_string(1)?,
+            })
         },
     )
 }

@@ -264,7 +264,7 @@ impl Driver {
     /// What comes after the commit of a turn.
     fn follow(self: &Rc<Self>, lane: &Rc<Lane>, turn: Turn, staged: Vec<OutboxEvent>) {
         for event in staged.iter().chain(&turn.events) {
-            self.tell(event);
+            self.tell(lane, event);
         }
         for batch in &turn.ended {
             lane.attached.borrow_mut().remove(batch);
@@ -277,14 +277,17 @@ impl Driver {
         }
         for starting in turn.starting {
             for entry in &starting.entries {
-                self.tell(&OutboxEvent {
-                    channel: lane.name.clone(),
-                    key: entry.key.clone(),
-                    version: entry.version,
-                    attempt: entry.attempts + 1,
-                    at: self.scheduler.now(),
-                    kind: OutboxEventKind::AttemptStarted,
-                });
+                self.tell(
+                    lane,
+                    &OutboxEvent {
+                        channel: lane.name.clone(),
+                        key: entry.key.clone(),
+                        version: entry.version,
+                        attempt: entry.attempts + 1,
+                        at: self.scheduler.now(),
+                        kind: OutboxEventKind::AttemptStarted,
+                    },
+                );
             }
             self.scheduler
                 .spawn(self.clone().run(lane.clone(), starting));

@@ -1,12 +1,38 @@
 //! Shard topology: one coordinator holds the membership of groups, publishes each group's snapshot
 //! to a store, and pushes shared state to the members; readers follow the store and never go back.
 
+mod canonical;
+mod convergence;
+mod coordinator;
+mod delivery;
+mod draft;
+mod drain;
+mod driver;
+mod error;
+mod event;
+mod publication;
 mod publisher;
+mod receiver;
 mod snapshot;
+mod store;
+mod update;
 
+pub use convergence::{Audience, ChannelConvergence, Convergence, MemberConvergence, Progress};
+pub use coordinator::{
+    Deleted, PublisherConfig, StateChannelConfig, Topology, TopologyBuilder, Updated,
+};
+pub use delivery::StateUpdate;
+pub use draft::{Current, Draft, DrainEnd, NewMember, RemovalGuard, Role};
+pub use error::{MAX_HINT_BYTES, MAX_ID_BYTES, MAX_META_BYTES, MAX_STATE_BYTES, TopologyError};
+pub use event::{TopologyEvent, TopologyEventKind};
 pub use publisher::{Landing, MemoryPublisher, Publication, Publisher, Verdict};
+pub use receiver::{RECEIVER_MIGRATIONS, StateReceiver};
 #[cfg(feature = "testing")]
 pub(crate) use snapshot::encode;
+pub use store::MIGRATIONS;
+
+/// The capability's name, under which its migrations are recorded.
+pub const CAPABILITY: &str = "topology";
 pub use snapshot::{
     Edition, Incarnation, Member, MemberState, Published, SCHEMA, Snapshot, SnapshotError, decode,
 };
