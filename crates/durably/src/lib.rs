@@ -20,6 +20,7 @@ pub mod lifecycle;
 pub mod migrations;
 pub mod operations;
 pub mod outbox;
+mod rendezvous;
 pub mod scheduler;
 pub mod semaphore;
 #[cfg(feature = "testing")]

@@ -1,8 +1,7 @@
 //! Where a job lives: its address, the shard that owns it, and the names made of them.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 use super::{JobError, ShardLists};
+use crate::rendezvous;
 use crate::semaphore::protocol::MAX_ID_BYTES;
 
 /// The group of a job that names none.
@@ -66,14 +65,10 @@ pub(super) fn default_shards(account: &str, count: u32) -> Vec<String> {
         .collect()
 }
 
-/// The shard among `shards` that owns `id`, by rendezvous hashing: when the list changes, only ids
-/// of shards that left, or that a new one wins, move.
+/// The shard among `shards` that owns `id`: when the list changes, only ids of shards that left, or
+/// that a new one wins, move.
 pub(super) fn owner<'a>(shards: &'a [String], id: &str) -> Option<&'a str> {
-    let seed = xxh3_64_with_seed(id.as_bytes(), 0);
-    shards
-        .iter()
-        .max_by_key(|shard| (xxh3_64_with_seed(shard.as_bytes(), seed), *shard))
-        .map(String::as_str)
+    rendezvous::owner(shards, String::as_str, id).map(String::as_str)
 }
 
 /// Where a job goes, and who may know it from before the list changed.

@@ -10,8 +10,10 @@ mod drain;
 mod driver;
 mod error;
 mod event;
+mod members;
 mod publication;
 mod publisher;
+mod reader;
 mod receiver;
 mod snapshot;
 mod store;
@@ -26,6 +28,10 @@ pub use draft::{Current, Draft, DrainEnd, NewMember, RemovalGuard, Role};
 pub use error::{MAX_HINT_BYTES, MAX_ID_BYTES, MAX_META_BYTES, MAX_STATE_BYTES, TopologyError};
 pub use event::{TopologyEvent, TopologyEventKind};
 pub use publisher::{Landing, MemoryPublisher, Publication, Publisher, Verdict};
+pub use reader::{
+    Change, FallbackEvent, Fallbacks, NoFallbacks, Origin, ReaderOptions, Reading, Source,
+    TopologyReader, TopologyUnavailable, UnavailableReason,
+};
 pub use receiver::{RECEIVER_MIGRATIONS, StateReceiver};
 #[cfg(feature = "testing")]
 pub(crate) use snapshot::encode;

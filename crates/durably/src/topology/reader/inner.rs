@@ -1,0 +1,111 @@
+//! What all handles of a reader share: its parts, its cache and the reads that are under way.
+
+use std::sync::Arc;
+
+use arc_swap::Guard;
+
+use super::cache::Cache;
+use super::entry::{Entry, Standing};
+use super::error::{TopologyUnavailable, UnavailableReason};
+use super::fallback::{FallbackEvent, Fallbacks};
+use super::flight::{Flights, Joined};
+use super::options::ReaderOptions;
+use super::reading::{Origin, Reading};
+use super::source::Source;
+use crate::layers::{Randomness, Timer};
+use crate::time::Timestamp;
+use crate::topology::snapshot::decode;
+
+pub(super) struct Inner<S: Source, T: Timer, R: Randomness, F> {
+    pub(super) options: ReaderOptions,
+    pub(super) source: S,
+    pub(super) timer: T,
+    pub(super) random: R,
+    pub(super) fallbacks: F,
+    pub(super) cache: Cache,
+    pub(super) flights: Flights<S, T, R, F>,
+}
+
+impl<S: Source, T: Timer, R: Randomness, F> Inner<S, T, R, F> {
+    /// What is remembered of `group` and needs no look at the store.
+    #[inline]
+    pub(super) fn standing(&self, group: &str, now: Timestamp) -> Option<Guard<Arc<Entry>>> {
+        self.cache
+            .get(group)
+            .filter(|entry| entry.stands.holds(now))
+    }
+
+    /// What is known of `group` after a look at the store, and whether that was needed.
+    pub(super) async fn look(self: &Arc<Self>, group: &str) -> (Guard<Arc<Entry>>, Origin) {
+        let joined = self
+            .flights
+            .join(self, group, || self.standing(group, self.timer.now()));
+        match joined {
+            Joined::Flight(flight) => (Guard::from_inner(flight.await), Origin::Fresh),
+            Joined::Landed(entry) => (entry, Origin::Cached),
+        }
+    }
+
+    /// Remembers what a read of `group` has brought.
+    pub(super) fn land(
+        &self,
+        group: &str,
+        answer: Result<Option<S::Text>, UnavailableReason>,
+    ) -> Arc<Entry> {
+        let brought = answer.and_then(|text| {
+            text.map(|text| decode(group, text.as_ref()))
+                .transpose()
+                .map_err(UnavailableReason::Invalid)
+        });
+        let terms = self.options.terms(self.random.next());
+        let now = self.timer.now();
+        self.cache.put(group, |previous| {
+            Entry::after(previous, group, brought, now, terms)
+        })
+    }
+}
+
+impl<S: Source, T: Timer, R: Randomness, F: Fallbacks> Inner<S, T, R, F> {
+    /// The answer to who asks for a group of which `entry` is known.
+    pub(super) async fn answer(
+        &self,
+        group: &str,
+        entry: Guard<Arc<Entry>>,
+        origin: Origin,
+    ) -> Result<Reading, TopologyUnavailable> {
+        let now = self.timer.now();
+        let age = entry.age(now);
+        let reason = match &entry.standing {
+            Standing::Taken => return Ok(Reading::of(entry, origin, age)),
+            Standing::Refused => return Ok(Reading::of(entry, Origin::Cached, age)),
+            Standing::Unavailable(reason) => reason.clone(),
+        };
+        if entry.may_be_stale(now, self.options.stale_if_error) {
+            self.tell(group, &reason, Origin::Stale);
+            return Ok(Reading::of(entry, Origin::Stale, age));
+        }
+        drop(entry);
+        if let Some(snapshot) = self.fallbacks.seed(group) {
+            self.tell(group, &reason, Origin::Seed);
+            return Ok(Reading::made(snapshot, Origin::Seed));
+        }
+        if let Some(snapshot) = self.fallbacks.fallback(group, &reason).await {
+            self.tell(group, &reason, Origin::Fallback);
+            return Ok(Reading::made(snapshot, Origin::Fallback));
+        }
+        Err(TopologyUnavailable {
+            group: group.to_owned(),
+            reason,
+        })
+    }
+
+    fn tell(&self, group: &str, reason: &UnavailableReason, origin: Origin) {
+        let event = FallbackEvent {
+            group,
+            reason,
+            origin,
+        };
+        event.trace();
+        self.fallbacks.on_fallback(&event);
+    }
+}

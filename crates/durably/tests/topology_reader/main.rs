@@ -1,0 +1,9 @@
+//! The reader of published groups, on a virtual clock.
+
+mod caching;
+mod changes;
+mod copies;
+mod fallbacks;
+mod random;
+mod setup;
+mod sharing;
