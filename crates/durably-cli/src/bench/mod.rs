@@ -22,6 +22,7 @@ mod report;
 mod round;
 mod rows;
 mod slack;
+mod topology;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -77,6 +78,8 @@ enum Name {
     Slack,
     /// From one client to the next, over HTTP.
     Handover,
+    /// Groups of many members, and many groups.
+    Topology,
     /// Durable acquire and release beside Redis and Postgres.
     Peers,
     /// Flushes, statements and rows of each operation.
@@ -147,6 +150,7 @@ fn measure(name: Name, bench: &mut Bench) -> Result<(), BoxError> {
         Name::Leased => on_runtime(leased::measure(bench)),
         Name::Slack => on_runtime(slack::measure(bench)),
         Name::Handover => on_runtime(handover::measure(bench)),
+        Name::Topology => on_runtime(topology::measure(bench)),
         Name::Peers => on_runtime(peers::measure(bench)),
         Name::Counts => on_runtime(counts::measure(bench)),
         Name::Rows => on_runtime(rows::measure(bench)),
