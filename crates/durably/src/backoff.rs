@@ -159,6 +159,26 @@ mod tests {
     }
 
     #[test]
+    fn by_default_delays_rise_from_a_second_to_five_minutes() {
+        // Without luck half of it is certain.
+        let shortest = |attempt| Backoff::default().after(attempt, 0);
+        assert_eq!(shortest(1), Ok(Duration::from_millis(500)));
+        assert_eq!(shortest(2), Ok(Duration::from_secs(1)));
+        assert_eq!(shortest(100), Ok(Duration::from_secs(150)));
+    }
+
+    #[test]
+    fn delays_may_stay_the_same() {
+        let second = Duration::from_secs(1);
+        let backoff = Backoff::Exponential {
+            base: second,
+            max: second,
+        };
+        assert_eq!(backoff.check(), Ok(()));
+        assert_eq!(backoff.after(9, 500), Ok(second));
+    }
+
+    #[test]
     fn a_ceiling_below_the_base_is_refused() {
         let backoff = Backoff::Exponential {
             base: Duration::from_secs(2),

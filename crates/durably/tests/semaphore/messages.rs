@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use durably::Timestamp;
+use durably::semaphore::LeaseOptions;
 use durably::semaphore::protocol::{BlockedReason, GrantStatus, Message, Reply};
 use serde_json::json;
 
@@ -65,6 +66,26 @@ fn the_oldest_demand_is_served_first_and_the_rest_is_told_why_it_waits() {
              "group": "a", "reason": "limit", "count": 2},
         ])
     );
+}
+
+#[test]
+fn who_asks_twice_in_a_round_has_waited_since_the_first_of_both_began() {
+    let options = LeaseOptions {
+        max_clients_per_group: 1,
+        ..LeaseOptions::default()
+    };
+    let setup = Setup::new(move |builder| builder.limit(10).leases(options.clone()));
+    let ask = |client, waits_since: u64| {
+        let mut message = request(client, &[("a", 1)]);
+        message["demand"][0]["oldestAt"] = (START - 1_000 + waits_since).into();
+        message["leases"] = json!([]);
+        setup.send(message)
+    };
+    let sent = [ask("c1", 30), ask("c2", 20), ask("c1", 10)];
+    setup.world.advance(ms(300));
+    let leases = sent.map(|sent| sent.granted().leases.map_or(0, |leases| leases.len()));
+    // What is told to a client is told in both of its answers.
+    assert_eq!(leases, [1, 0, 1]);
 }
 
 #[test]

@@ -246,6 +246,29 @@ fn a_lost_reply_strands_nothing() {
 }
 
 #[test]
+fn a_request_is_repeated_as_long_as_a_grant_or_a_lease_of_it_lives() {
+    let ask = |setup: &Setup, leases: Value| {
+        let message = with_leases(request("c1", &[("a", 2)]), leases);
+        let sent = setup.send(named(message, "r1"));
+        setup.world.advance(ms(300));
+        sent.granted()
+    };
+    let grants_alone = Setup::new(|builder| builder.limit(8));
+    let first = ask(&grants_alone, json!([]));
+    assert_eq!(ask(&grants_alone, json!([])).grants, first.grants);
+    assert_eq!(grants_alone.usage().unwrap().granted, 2);
+
+    let setup = Setup::new(|builder| builder.limit(8).leases(LeaseOptions::default()));
+    let first = ask(&setup, json!([]));
+    // Nobody claims the grant.
+    setup.world.advance(ms(1_000));
+    let second = ask(&setup, json!([]));
+    assert_eq!((permits(&second), &second.leases), (0, &first.leases));
+    let usage = setup.usage().unwrap();
+    assert_eq!((usage.granted, usage.leased), (0, 6));
+}
+
+#[test]
 fn a_request_asked_again_while_it_waits_takes_the_place_of_the_first() {
     let setup = Setup::new(|builder| builder.limit(2));
     let grant = held(&setup, "c1", 2);
@@ -328,6 +351,10 @@ fn what_still_runs_under_a_retired_lease_keeps_nobody_from_waiting() {
     let sent = setup.send(named(message, "r2"));
     setup.world.advance(ms(5_000));
     assert!(sent.is_waiting());
+    // Nor do they in a round for others.
+    setup.send(request("c2", &[("b", 1)]));
+    setup.world.advance(ms(300));
+    assert!(sent.is_waiting());
     setup.sync(with_leases(sync("c1"), report(1)));
     setup.world.advance(ms(100));
     assert_eq!(permits(&sent.granted()), 1);
@@ -340,18 +367,43 @@ fn what_still_runs_under_a_retired_lease_keeps_nobody_from_waiting() {
 }
 
 #[test]
+fn that_a_lease_has_ended_is_told_at_once_though_nothing_can_be_given() {
+    let setup = Setup::new(|builder| builder.limit(0).leases(LeaseOptions::default()));
+    let report = json!([{"leaseId": "lost", "drawn": 0, "released": 0, "retired": false}]);
+    let sent = setup.send(with_leases(waiting("c1", &[("a", 1)], 20_000), report));
+    setup.world.advance(ms(300));
+    let reply = sent.granted();
+    assert_eq!((reply.grants.len(), reply.blocked.len()), (0, 1));
+    let leases = reply.leases.expect("one was reported");
+    assert_eq!(leases.len(), 1);
+    // The holder knows no such lease.
+    assert_eq!((&*leases[0].lease_id, &*leases[0].group), ("lost", ""));
+}
+
+#[test]
 fn an_answer_that_tells_of_very_many_leases_can_be_read() {
+    for have_expired in [false, true] {
+        tell_of_very_many_leases(have_expired);
+    }
+}
+
+fn tell_of_very_many_leases(have_expired: bool) {
     let options = LeaseOptions {
         max_groups: 10_000,
         permits_per_lease: 1,
         ..LeaseOptions::default()
     };
+    let ttl = options.ttl;
     let setup = Setup::new(move |builder| builder.limit(100_000).leases(options.clone()));
     for (id, groups) in [("r1", 0..3_000), ("r2", 3_000..6_000)] {
         let groups: Vec<String> = groups.map(|n| format!("g{n}")).collect();
         let demand: Vec<(&str, u64)> = groups.iter().map(|group| (group.as_str(), 1)).collect();
         setup.send(named(with_leases(request("c1", &demand), json!([])), id));
         setup.world.advance(ms(300));
+    }
+    if have_expired {
+        // The next round retires them all.
+        setup.world.advance(ttl);
     }
     // None of these answers arrived.
     let mut left = 6_000;
@@ -466,6 +518,22 @@ fn a_request_that_arrives_after_a_later_one_is_given_nothing_even_by_the_next_in
         assert_eq!(permits(&next), 1);
         assert_eq!(next.leases.map(|leases| leases.len()), Some(1));
     }
+}
+
+#[test]
+fn what_a_client_asked_before_it_wanted_nothing_is_given_nothing_even_by_the_next_instance() {
+    let setup = Setup::new(|builder| builder.limit(10).leases(LeaseOptions::default()));
+    let ask = |demand: &[(&str, u64)], id, number| {
+        let message = with_leases(request("c1", demand), json!([]));
+        let sent = setup.send(numbered(message, id, number));
+        setup.world.advance(ms(300));
+        sent.granted()
+    };
+    ask(&[], "r2", 2);
+    setup.object.crash();
+    let late = ask(&[("a", 1)], "r1", 1);
+    assert_eq!((late.grants.len(), late.leases), (0, Some(Vec::new())));
+    assert_eq!(late.request_number, Some(2));
 }
 
 #[test]

@@ -192,6 +192,22 @@ mod tests {
         assert!(verdict.settled && verdict.orphans.is_empty());
         let verdict = judge(&[Held, Finished], Claim::Confirmed, 0, &sent(2, 1), &gone);
         assert!(verdict.abandoned && !verdict.settled && verdict.back.is_empty());
+        let fine = answer(2, GrantStatus::Ok);
+        let verdict = judge(&[Held, Finished], Claim::Confirmed, 0, &sent(2, 1), &fine);
+        assert!(!verdict.abandoned && !verdict.settled);
+    }
+
+    #[test]
+    fn a_claim_may_be_answered_after_its_work_has_ended() {
+        let fine = answer(2, GrantStatus::Ok);
+        let verdict = judge(&[Finished; 2], Claim::Inherited, 0, &sent(2, 2), &fine);
+        assert!(verdict.confirmed && verdict.settled && verdict.told == 2);
+        let verdict = judge(&[Finished; 2], Claim::Inherited, 0, &sent(2, 1), &fine);
+        assert!(verdict.confirmed && !verdict.settled && verdict.told == 1);
+        // None is settled that still runs, and what it stands for is all that is told.
+        let verdict = judge(&[Held, Finished], Claim::Open, 0, &sent(2, 1), &fine);
+        assert!(verdict.confirmed && !verdict.settled && verdict.told == 1);
+        assert!(!verdict.is_stored());
     }
 
     #[test]

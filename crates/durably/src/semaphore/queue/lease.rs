@@ -373,6 +373,56 @@ mod tests {
     }
 
     #[test]
+    fn a_stop_that_could_not_be_stored_is_tried_again() {
+        let mut lease = lease();
+        assert!(lease.pass_time(at(10_000)));
+        assert_eq!(lease.next_at(), None);
+        lease.not_ended();
+        assert!(lease.next_at().is_some_and(|next| next <= at(10_000)));
+        assert!(lease.pass_time(at(10_100)));
+    }
+
+    #[test]
+    fn what_comes_back_is_told_before_half_of_a_lease_is_over() {
+        let mut lease = lease();
+        lease.drawn = 2;
+        assert!(!lease.is_untold());
+        lease.released = 1;
+        assert!(lease.is_untold());
+        let echo = Echo::Live {
+            until: at(10_400),
+            lifetime: ms(400),
+        };
+        lease.heard(&lease.report("l"), at(10_000), &echo);
+        assert!(!lease.is_untold());
+        // However short it is.
+        assert_eq!(lease.next_at(), Some(at(10_200)));
+    }
+
+    #[test]
+    fn a_lease_that_nobody_knows_is_carried_while_its_work_runs_and_may_become_known_again() {
+        let mut lease = lease();
+        lease.drawn = 1;
+        lease.stop(Phase::Unknown, at(3_000));
+        assert!(lease.is_carried());
+        assert_eq!(fate(&lease, &Echo::Unknown), Fate::Stays);
+        assert_eq!(fate(&lease, &Echo::Settled), Fate::Stays);
+        let live = Echo::Live {
+            until: at(9_000),
+            lifetime: ms(8_000),
+        };
+        for known in [Echo::Stopped, live] {
+            assert_eq!(fate(&lease, &known), Fate::Stops(Phase::Stopped));
+        }
+        lease.stop(Phase::Stopped, at(4_000));
+        lease.released = 1;
+        // It has ended, but only its holder settles it.
+        assert!(lease.is_carried());
+        assert_eq!(fate(&lease, &Echo::Stopped), Fate::Stays);
+        assert_eq!(fate(&lease, &Echo::Unknown), Fate::Gone);
+    }
+
+    #[test]
     fn a_lease_that_its_holder_does_not_extend_is_not_reported_without_end() {
         let mut lease = lease();
         lease.drawn += 2;
