@@ -7,6 +7,7 @@ mod demo;
 mod exit;
 mod http;
 mod logs;
+mod members;
 mod runner;
 mod serve;
 

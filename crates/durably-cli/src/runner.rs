@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 const MAX_RESULT_BYTES: usize = 64 << 10;
 
 /// Shown of the answer to a run that failed.
-const MAX_ERROR_BYTES: usize = 1 << 10;
+pub(crate) const MAX_ERROR_BYTES: usize = 1 << 10;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -61,15 +61,21 @@ impl HttpRunner {
     }
 }
 
-/// A client for `url`. One that needs no TLS reads no certificates, which a bare machine lacks.
+/// A client for `url`.
 pub(crate) fn client(url: &Url) -> reqwest::Result<Client> {
+    client_for(url.scheme())
+}
+
+/// A client for URLs of this scheme. One that needs no TLS reads no certificates, which a bare machine
+/// lacks.
+pub(crate) fn client_for(scheme: &str) -> reqwest::Result<Client> {
     // Fails if a provider is installed already, which then serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = Client::builder()
         .redirect(redirect::Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true);
-    match url.scheme() {
+    match scheme {
         "https" => builder.build(),
         _ => builder.tls_certs_only([]).build(),
     }
@@ -110,7 +116,7 @@ impl JobRunner for HttpRunner {
 
 /// Ends the task when nobody waits for it any more: the connection closes, so the endpoint can
 /// see that too.
-struct Aborting<T>(JoinHandle<T>);
+pub(crate) struct Aborting<T>(pub(crate) JoinHandle<T>);
 
 impl<T> Drop for Aborting<T> {
     fn drop(&mut self) {
@@ -119,14 +125,18 @@ impl<T> Drop for Aborting<T> {
 }
 
 fn unreachable(error: reqwest::Error) -> RunError {
-    // The cause is what helps, and reqwest's own text leaves it out.
-    let mut message = format!("the job endpoint cannot be reached: {error}");
+    RunError::Retry(with_causes("the job endpoint cannot be reached", error).into())
+}
+
+/// What happened and why: the cause is what helps, and reqwest's own text leaves it out.
+pub(crate) fn with_causes(what: &str, error: reqwest::Error) -> String {
+    let mut message = format!("{what}: {error}");
     let mut source = error.source();
     while let Some(cause) = source {
         message.push_str(&format!(": {cause}"));
         source = cause.source();
     }
-    RunError::Retry(message.into())
+    message
 }
 
 async fn judge(response: Response) -> Result<Value, RunError> {
@@ -169,7 +179,7 @@ fn is_final(status: StatusCode) -> bool {
 }
 
 /// Reads to the end; `None` if there was more than `limit` bytes, of which none are kept.
-async fn read(mut response: Response, limit: usize) -> reqwest::Result<Option<Bytes>> {
+pub(crate) async fn read(mut response: Response, limit: usize) -> reqwest::Result<Option<Bytes>> {
     let mut kept = Some(BytesMut::new());
     while let Some(chunk) = response.chunk().await? {
         kept = kept.filter(|kept| kept.len() + chunk.len() <= limit);

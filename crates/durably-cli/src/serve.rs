@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use durably::StorageError;
-use durably_native::SystemError;
 use durably_native::jobs::Jobs;
+use durably_native::topology::Topologies;
+use durably_native::{System, SystemError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -21,6 +22,7 @@ use crate::config::{ServeConfig, Settings, unknown_variables};
 use crate::exit::Failure;
 use crate::http;
 use crate::logs;
+use crate::members::HttpMembers;
 use crate::runner::HttpRunner;
 
 /// Before the address, on the one line that `serve` writes to standard output.
@@ -123,10 +125,17 @@ impl Server {
             what: "preparing the connections to the job endpoint",
             source: io::Error::other(error),
         })?;
-        let jobs = Jobs::open(config.jobs, Arc::new(runner))
+        let members = HttpMembers::new(config.members).map_err(|error| Failure::Io {
+            what: "preparing the connections to members of groups",
+            source: io::Error::other(error),
+        })?;
+        let builder = System::builder(&config.data_dir).config(config.jobs.system.clone());
+        let (builder, topologies) =
+            Topologies::register(builder, config.topologies, Arc::new(members))?;
+        let jobs = Jobs::open_in(builder, config.jobs, Arc::new(runner))
             .map_err(|error| cannot_open(&config.data_dir, error))?;
         let (stopping, stopped) = watch::channel(false);
-        let router = http::router(jobs.clone(), config.http, stopped.clone());
+        let router = http::router(jobs.clone(), topologies, config.http, stopped.clone());
         let listener = listener.tap_io(|stream| {
             // Without it small answers may wait for the client's acknowledgement.
             let _ = stream.set_nodelay(true);

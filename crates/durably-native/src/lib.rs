@@ -23,6 +23,7 @@ mod residency;
 pub mod sqlite;
 mod system;
 mod timers;
+pub mod topology;
 mod worker;
 
 pub use config::SystemConfig;

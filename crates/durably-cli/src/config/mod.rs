@@ -4,6 +4,7 @@
 //! never differ in what they know.
 
 mod blame;
+mod topology;
 mod values;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,14 +18,18 @@ use durably::semaphore::LeaseOptions;
 use durably::time::MAX_SAFE_INTEGER;
 use durably_native::http::HttpHolders;
 use durably_native::jobs::JobsConfig;
+use durably_native::topology::TopologiesConfig;
 use reqwest::Url;
 use serde::Deserialize;
 
 use crate::args::{Args, ServeArgs};
 use crate::exit::Failure;
+use crate::members::MembersConfig;
 use crate::runner;
+use topology::TopologySettings;
 
 pub(crate) use blame::parse_args;
+use values::StateChannel;
 pub(crate) use values::{Listen, LogFormat, LogLevel, Period};
 
 /// What may be set; what is not has its default.
@@ -135,6 +140,49 @@ pub(crate) struct Settings {
     #[arg(long, env = "DURABLY_DRAIN_TIMEOUT", value_name = "PERIOD")]
     pub(crate) drain_timeout: Option<Period>,
 
+    /// Folder that snapshots of topologies are published into, one below it for each topology.
+    /// [default: "published" in the data folder]
+    #[arg(long, env = "DURABLY_PUBLISH_DIR", value_name = "FOLDER")]
+    pub(crate) publish_dir: Option<PathBuf>,
+    /// State channels of topologies, with whom they reach: "limits,flags=read". Active members with
+    /// "write", draining ones too with "read". [default: none; a name alone is "write"]
+    #[arg(
+        long,
+        env = "DURABLY_STATE_CHANNELS",
+        value_delimiter = ',',
+        value_name = "NAME[=ROLE]"
+    )]
+    pub(crate) state_channels: Option<Vec<StateChannel>>,
+    /// Address of a member of a group, for instance "http://{member}.shards:8080": below it, /state
+    /// takes values and /drained answers. {topology}, {group} and {member} stand for their names.
+    /// [default: "url" in the member's metadata]
+    #[arg(long, env = "DURABLY_MEMBER_URL", value_name = "URL")]
+    pub(crate) member_url: Option<String>,
+    /// Bearer token that members ask for; only with --member-url. [default: none]
+    #[arg(
+        long,
+        env = "DURABLY_MEMBER_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
+    pub(crate) member_token: Option<String>,
+    /// How long the delivery of a value to a member may take. [default: 30s]
+    #[arg(long, env = "DURABLY_DELIVERY_TIMEOUT", value_name = "PERIOD")]
+    pub(crate) delivery_timeout: Option<Period>,
+    /// How often a draining member is asked whether it is drained. [default: 30s]
+    #[arg(long, env = "DURABLY_DRAIN_CHECK_PERIOD", value_name = "PERIOD")]
+    pub(crate) drain_check_period: Option<Period>,
+    /// Largest share of a group's members that one change may remove, from 0 to 1, unless it names
+    /// another. [default: any]
+    #[arg(long, env = "DURABLY_REMOVAL_GUARD", value_name = "SHARE")]
+    pub(crate) removal_guard: Option<f64>,
+    /// Bytes of a published snapshot. [default: 8388608]
+    #[arg(long, env = "DURABLY_MAX_SNAPSHOT_BYTES", value_name = "BYTES")]
+    pub(crate) max_snapshot_bytes: Option<usize>,
+    /// Bytes of a request body that changes a group. [default: 8388608]
+    #[arg(long, env = "DURABLY_MAX_DRAFT_BYTES", value_name = "BYTES")]
+    pub(crate) max_draft_bytes: Option<usize>,
+
     /// Least severe events that are logged, by name of the source if wanted: "warn" or
     /// "info,durably=debug". [default: info]
     #[arg(long, env = "DURABLY_LOG_LEVEL", value_name = "LEVEL")]
@@ -159,6 +207,8 @@ pub(crate) struct ServeConfig {
     pub(crate) http: HttpConfig,
     pub(crate) drain_timeout: Duration,
     pub(crate) jobs: JobsConfig,
+    pub(crate) topologies: TopologiesConfig,
+    pub(crate) members: MembersConfig,
 }
 
 /// What the HTTP side needs to know.
@@ -169,6 +219,7 @@ pub(crate) struct HttpConfig {
     pub(crate) max_batch_bytes: usize,
     pub(crate) max_batch_jobs: usize,
     pub(crate) max_requests: usize,
+    pub(crate) max_draft_bytes: usize,
 }
 
 impl Settings {
@@ -199,6 +250,8 @@ impl Settings {
             job_timeout max_queue_length retention
             round_wait round_period grant_timeout lease_permits lease_ttl alarm_min_delay threads max_object_bytes
             max_body_bytes max_batch_bytes max_batch_jobs max_requests drain_timeout
+            publish_dir state_channels member_url member_token delivery_timeout drain_check_period
+            removal_guard max_snapshot_bytes max_draft_bytes
             log_level log_format
         }
     }
@@ -217,7 +270,20 @@ impl Settings {
             max_batch_bytes: at_least_1("max_batch_bytes", self.max_batch_bytes, 8 << 20)?,
             max_batch_jobs: at_least_1("max_batch_jobs", self.max_batch_jobs, 5_000)?,
             max_requests: at_least_1("max_requests", self.max_requests, 4_096)?,
+            max_draft_bytes: at_least_1("max_draft_bytes", self.max_draft_bytes, 8 << 20)?,
         };
+        let topology = TopologySettings {
+            publish_dir: self.publish_dir,
+            state_channels: self.state_channels.unwrap_or_default(),
+            member_url: self.member_url,
+            member_token: token("member_token", self.member_token)?,
+            delivery_timeout: self.delivery_timeout,
+            drain_check_period: self.drain_check_period,
+            removal_guard: self.removal_guard,
+            max_snapshot_bytes: self.max_snapshot_bytes,
+            alarm_min_delay: self.alarm_min_delay,
+        };
+        let (topologies, members) = topology.resolve(&data_dir)?;
         let mut jobs = JobsConfig::new(&data_dir);
         jobs.max_body_bytes = max_body_bytes as u64;
         let holders_token = token("holders_token", self.holders_token)?;
@@ -256,6 +322,8 @@ impl Settings {
                 .drain_timeout
                 .map_or(Duration::from_secs(10), |period| period.duration()),
             jobs,
+            topologies,
+            members,
         })
     }
 }

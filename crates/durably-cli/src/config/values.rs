@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use durably::topology::Role;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use tracing_subscriber::filter::Targets;
@@ -146,4 +147,43 @@ pub(crate) enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// A state channel: its name, and whom it reaches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StateChannel {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+}
+
+impl FromStr for StateChannel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, role) = match text.split_once('=') {
+            None => (text, Role::Write),
+            Some((name, "write")) => (name, Role::Write),
+            Some((name, "read")) => (name, Role::Read),
+            Some((_, role)) => {
+                return Err(format!("{role:?} is no role: write \"write\" or \"read\""));
+            }
+        };
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if !(1..=64).contains(&name.len()) || !name.bytes().all(is_plain) {
+            return Err("a channel's name has 1 to 64 letters, digits, '-', '_' or '.'".to_owned());
+        }
+        Ok(StateChannel {
+            name: name.to_owned(),
+            role,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for StateChannel {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Texts {
+            expected: "a channel, for instance \"limits\" or \"flags=read\"",
+            read: StateChannel::from_str,
+        })
+    }
 }

@@ -5,6 +5,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use durably::jobs::JobError;
+use durably_native::topology::TopologiesError;
 use serde::Serialize;
 
 /// A failure: written as `{"error":{"code","message","field"?}}`.
@@ -24,17 +25,20 @@ pub(super) struct ApiError {
 fn status_of(code: &str) -> StatusCode {
     match code {
         "invalid" | "malformed" | "malformed_json" | "malformed_request" => StatusCode::BAD_REQUEST,
+        "invalid_topology" | "invalid_group" | "invalid_draft" | "invalid_member"
+        | "duplicate_member" | "no_members" | "unknown_channel" => StatusCode::BAD_REQUEST,
         "unauthorized" => StatusCode::UNAUTHORIZED,
-        "not_found" | "unknown_job" => StatusCode::NOT_FOUND,
+        "not_found" | "unknown_job" | "unknown_topology" | "unknown_group" | "unknown_member"
+        | "not_published" => StatusCode::NOT_FOUND,
         "method_not_allowed" => StatusCode::METHOD_NOT_ALLOWED,
         "body_too_slow" => StatusCode::REQUEST_TIMEOUT,
         // Another server is meant.
         "held_elsewhere" => StatusCode::MISDIRECTED_REQUEST,
         "holders_refused" => StatusCode::BAD_GATEWAY,
-        "job_running" | "job_ended" => StatusCode::CONFLICT,
-        "body_too_large" | "line_too_large" | "too_many_jobs" | "storage_too_large" => {
-            StatusCode::PAYLOAD_TOO_LARGE
-        }
+        "job_running" | "job_ended" | "too_many_removed" => StatusCode::CONFLICT,
+        "version_conflict" => StatusCode::PRECONDITION_FAILED,
+        "body_too_large" | "line_too_large" | "too_many_jobs" | "storage_too_large"
+        | "state_too_large" | "snapshot_too_large" => StatusCode::PAYLOAD_TOO_LARGE,
         "unsupported_media_type" => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         "queue_full" => StatusCode::TOO_MANY_REQUESTS,
         // Gone when tried again, as far as the server can tell.
@@ -87,6 +91,12 @@ impl From<JobError> for ApiError {
             message: error.to_string(),
             field: error.field().map(str::to_owned),
         }
+    }
+}
+
+impl From<TopologiesError> for ApiError {
+    fn from(error: TopologiesError) -> Self {
+        ApiError::new(error.code(), error.to_string())
     }
 }
 

@@ -1,7 +1,7 @@
 //! HTTP/JSON under `/v1`.
 //!
 //! Decided here: what a request may look like and how answers are written. What happens with jobs
-//! and permits is the application's matter ([`Jobs`]); which status a failure has is decided in
+//! and permits is the application's matter ([`Jobs`]), and with groups that of [`Topologies`]; which status a failure has is decided in
 //! [`errors`] alone.
 
 mod auth;
@@ -13,6 +13,8 @@ mod job;
 mod ndjson;
 mod overload;
 mod routes;
+mod topology;
+mod watching;
 
 use std::sync::Arc;
 
@@ -20,6 +22,7 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post};
 use durably_native::jobs::Jobs;
+use durably_native::topology::Topologies;
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::HttpConfig;
@@ -28,6 +31,7 @@ use crate::config::HttpConfig;
 #[derive(Clone)]
 struct Api {
     jobs: Jobs,
+    topologies: Topologies,
     config: Arc<HttpConfig>,
     /// One permit for each request in work.
     requests: Arc<Semaphore>,
@@ -36,9 +40,15 @@ struct Api {
 }
 
 /// The whole API.
-pub(crate) fn router(jobs: Jobs, config: HttpConfig, stopping: watch::Receiver<bool>) -> Router {
+pub(crate) fn router(
+    jobs: Jobs,
+    topologies: Topologies,
+    config: HttpConfig,
+    stopping: watch::Receiver<bool>,
+) -> Router {
     let api = Api {
         jobs,
+        topologies,
         requests: Arc::new(Semaphore::new(config.max_requests)),
         config: Arc::new(config),
         stopping,
@@ -74,6 +84,35 @@ pub(crate) fn router(jobs: Jobs, config: HttpConfig, stopping: watch::Receiver<b
         )
         .route("/v1/holders/{key}/messages", post(routes::message))
         .route_layer(from_fn_with_state(api.clone(), fleet::check));
+    let topologies = Router::new()
+        .route("/v1/topologies/{topology}/groups", get(topology::groups))
+        .route(
+            "/v1/topologies/{topology}/groups/{group}",
+            get(topology::group)
+                .put(topology::put)
+                .patch(topology::patch)
+                .delete(topology::delete),
+        )
+        .route(
+            "/v1/topologies/{topology}/groups/{group}/states",
+            get(topology::states),
+        )
+        .route(
+            "/v1/topologies/{topology}/groups/{group}/convergence",
+            get(topology::convergence),
+        )
+        .route(
+            "/v1/topologies/{topology}/published/{group}",
+            get(topology::published),
+        )
+        .route(
+            "/v1/topologies/{topology}/published/{group}/watch",
+            get(watching::watch),
+        )
+        .route(
+            "/v1/topologies/{topology}/new-incarnation",
+            post(topology::new_incarnation),
+        );
     Router::new()
         .route("/v1/jobs", post(routes::submit))
         .route(
@@ -86,6 +125,7 @@ pub(crate) fn router(jobs: Jobs, config: HttpConfig, stopping: watch::Receiver<b
             get(routes::shards).put(routes::set_shards),
         )
         .merge(budgets)
+        .merge(topologies)
         .fallback(routes::not_found)
         .method_not_allowed_fallback(routes::method_not_allowed)
         .layer(from_fn_with_state(api.clone(), overload::bound))

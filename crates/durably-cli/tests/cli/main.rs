@@ -13,3 +13,4 @@ mod record;
 mod startup;
 mod storm;
 mod support;
+mod topology;

@@ -31,7 +31,7 @@ pub use config::JobsConfig;
 use recorder::RecordingThread;
 
 use crate::sqlite::{CountersSnapshot, TableRows};
-use crate::{CallError, ObjectHandle, System, SystemError};
+use crate::{CallError, ObjectHandle, System, SystemBuilder, SystemError};
 
 /// Jobs of many accounts, each within its limit. Clones share the system; the last one that goes
 /// closes it abruptly, so call [`shutdown`](Self::shutdown) first.
@@ -56,8 +56,22 @@ impl Jobs {
     ///
     /// See [`SystemError`]; for holders elsewhere there must be a tokio runtime around the call.
     pub fn open(config: JobsConfig, runner: Arc<dyn JobRunner>) -> Result<Jobs, SystemError> {
-        config.check()?;
         let builder = System::builder(&config.data_dir).config(config.system.clone());
+        Jobs::open_in(builder, config, runner)
+    }
+
+    /// Opens the application in a system that is to have other classes too, whose `builder` was given
+    /// `data_dir` and `system` of the configuration.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_in(
+        builder: SystemBuilder,
+        config: JobsConfig,
+        runner: Arc<dyn JobRunner>,
+    ) -> Result<Jobs, SystemError> {
+        config.check()?;
         let budgets = Budgets::new(&config, builder.system())?;
         let asking = budgets.clone();
         let recorder = config.record.as_deref().map(RecordingThread::start);

@@ -1,0 +1,44 @@
+//! What a topology of this host can answer instead.
+
+use durably::topology::{MAX_ID_BYTES, SnapshotError, TopologyError};
+
+use crate::CallError;
+use crate::publishers::FolderError;
+
+/// Why a call to a topology failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TopologiesError {
+    /// The topology's name is empty or too long.
+    #[error("the name of a topology has 1 to {MAX_ID_BYTES} bytes, this one has {0}")]
+    InvalidTopology(usize),
+    /// There is no such topology.
+    #[error("there is no topology {0:?}: it comes to be with its first group")]
+    UnknownTopology(String),
+    /// The coordinator refused.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The coordinator could not be called.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// What is published cannot be read.
+    #[error(transparent)]
+    Read(#[from] FolderError),
+    /// What is published is of no use.
+    #[error("what is published of the group cannot be used: {0}")]
+    Damaged(#[from] SnapshotError),
+}
+
+impl TopologiesError {
+    /// A stable name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            TopologiesError::InvalidTopology(_) => "invalid_topology",
+            TopologiesError::UnknownTopology(_) => "unknown_topology",
+            TopologiesError::Topology(error) => error.code(),
+            TopologiesError::Call(error) => error.code(),
+            TopologiesError::Read(error) => error.code(),
+            TopologiesError::Damaged(error) => error.code(),
+        }
+    }
+}
