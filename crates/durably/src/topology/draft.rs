@@ -281,6 +281,9 @@ impl From<&Member> for NewMember {
 pub struct RemovalGuard(f64);
 
 impl RemovalGuard {
+    /// All members may be removed.
+    pub const NONE: RemovalGuard = RemovalGuard(1.0);
+
     /// At most this share.
     ///
     /// # Errors

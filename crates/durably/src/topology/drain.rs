@@ -91,7 +91,7 @@ impl Driver {
             due.retain(|drain| {
                 // Another pass may be looking at it.
                 let name = (drain.group.clone(), drain.member.clone());
-                self.draining.borrow_mut().insert(name, ()).is_none()
+                self.draining.borrow_mut().insert(name)
             });
             let nothing = due.is_empty();
             let looks = due.into_iter().map(|drain| self.look_at(drain));

@@ -1,7 +1,7 @@
 //! What a coordinator keeps in memory, what it does when its object opens, and its part in the alarm.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub(super) struct Driver {
     /// Who waits for something to happen to a group.
     waiting: RefCell<BTreeMap<String, Vec<oneshot::Sender<()>>>>,
     /// Drains that are being looked at.
-    pub(super) draining: RefCell<BTreeMap<(String, String), ()>>,
+    pub(super) draining: RefCell<BTreeSet<(String, String)>>,
 }
 
 impl Driver {

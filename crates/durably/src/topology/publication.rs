@@ -198,7 +198,7 @@ impl Driver {
                 .await?;
         }
         Ok(Outcome::Retry {
-            after: Some(Duration::ZERO),
+            after: None,
             error: Some(format!("the store has {newer}")),
         })
     }

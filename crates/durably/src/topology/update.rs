@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::canonical;
 use super::coordinator::{Deleted, Updated, outbox_channel};
 use super::delivery::{StateChannel, delivery_value, key, keys_of};
-use super::draft::{self, Current, Draft, Membership};
+use super::draft::{self, Current, Draft, Membership, RemovalGuard};
 use super::drain::{DrainPlan, plan_drains};
 use super::driver::{Driver, Updater, check_group, stage_change};
 use super::error::{MAX_STATE_BYTES, TopologyError};
@@ -122,10 +122,7 @@ impl Driver {
         let updater = Box::new(move |current: &Current| {
             let others = current.members.iter().filter(|member| member.id != gone);
             // The guard is against drafts that forget members, and this one was asked to go.
-            Ok(Draft::members(others).guard(
-                draft::RemovalGuard::share(1.0)
-                    .map_err(|error| TopologyError::InvalidDraft(error.to_string()))?,
-            ))
+            Ok(Draft::members(others).guard(RemovalGuard::NONE))
         });
         self.change(transaction, group, updater)?;
         Ok(true)
