@@ -20,9 +20,8 @@ use std::time::Duration;
 
 use durably::error::BoxError;
 use durably::host::LocalFuture;
-use durably::topology::{Edition, Landing, Publication, Publisher, Verdict};
-use futures::FutureExt;
-use futures::future::BoxFuture;
+use durably::topology::{Edition, Landing, Publication, Publisher, Source, Verdict};
+use futures::future::{BoxFuture, ErrInto, FutureExt, TryFutureExt};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
@@ -119,7 +118,8 @@ impl Publisher for FolderPublisher {
     }
 }
 
-/// Reads what a [`FolderPublisher`] has published into a folder. It needs no right to write there.
+/// Reads what a [`FolderPublisher`] has published into a folder, for instance for a
+/// [`TopologyReader`](durably::topology::TopologyReader). It needs no right to write there.
 #[derive(Clone, Debug)]
 pub struct FolderReader {
     folder: Arc<Path>,
@@ -156,6 +156,15 @@ impl FolderReader {
             .await?
         }
         .boxed()
+    }
+}
+
+impl Source for FolderReader {
+    type Text = Vec<u8>;
+    type Read = ErrInto<BoxFuture<'static, Result<Option<Vec<u8>>, FolderError>>, BoxError>;
+
+    fn read(&self, group: &str) -> Self::Read {
+        FolderReader::read(self, group).err_into()
     }
 }
 

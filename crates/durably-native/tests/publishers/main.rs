@@ -2,5 +2,9 @@
 //! and other processes.
 
 mod folder;
+#[cfg(feature = "object-store")]
+mod object_store;
 mod processes;
 mod setup;
+#[cfg(feature = "object-store")]
+mod troubled;
