@@ -59,6 +59,19 @@ pub fn check_operations(run: &Run, node: &Node, storage: &VirtualStorage) {
     check(run, node, storage, node.name(), pending.ok().flatten());
 }
 
+/// Checks the alarm of a coordinator: publications, deliveries and ends of draining.
+pub fn check_coordinator(run: &Run, node: &Node, storage: &VirtualStorage, name: &str) {
+    let pending = storage.read(|sql| {
+        earliest(
+            sql,
+            "SELECT MIN(at) FROM (
+                 SELECT MIN(due_at) AS at FROM durability_outbox WHERE due_at IS NOT NULL
+                 UNION ALL SELECT MIN(check_at) FROM durability_topology_drains)",
+        )
+    });
+    check(run, node, storage, name, pending.ok().flatten());
+}
+
 fn check(
     run: &Run,
     node: &Node,

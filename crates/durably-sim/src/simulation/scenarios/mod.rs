@@ -3,6 +3,7 @@
 mod fleet;
 mod jobs;
 mod operations;
+mod topology;
 mod wire;
 
 use std::rc::Rc;
@@ -56,6 +57,8 @@ pub fn all() -> &'static [&'static Plan] {
         &fleet::FOREIGN,
         &jobs::JOBS,
         &operations::OPERATIONS,
+        &topology::TOPOLOGY,
+        &topology::CONDITIONAL,
     ]
 }
 
