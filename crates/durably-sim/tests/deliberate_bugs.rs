@@ -20,7 +20,7 @@ fn deliberate_bugs_stand_in_the_table_once() {
 
 fn trace(name: &str) -> PathBuf {
     let conformance = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance");
-    let folders = ["semaphore", "semaphore-async"];
+    let folders = ["semaphore", "semaphore-async", "topology"];
     let files = folders.map(|folder| conformance.join(folder).join(format!("{name}.jsonl")));
     let file = files.into_iter().find(|file| file.exists());
     file.unwrap_or_else(|| panic!("there is no trace {name}"))

@@ -146,6 +146,40 @@ bugs! {
     /// A shard takes jobs by an older list of shards than it has heard of.
     OldShardList = "old-shard-list",
 
+    // The outbox.
+    /// The outcome of an older version ends the newest.
+    OlderOutcomeEndsNewer = "older-outcome-ends-newer",
+    /// A value whose call was attempted is not taken back.
+    DiscardForgetsAttempted = "discard-forgets-attempted",
+    /// Versions of a key begin again when its value has arrived.
+    VersionsBeginAgain = "versions-begin-again",
+    /// A call starts for a key whose last one still runs.
+    OverlapPerKey = "overlap-per-key",
+    /// The alarm does not look at what is pending in the outbox.
+    AlarmIgnoresOutbox = "alarm-ignores-outbox",
+
+    // Topology.
+    /// A write that nobody waits for any more is forgotten, though it may still land.
+    ForgetUnendedWrite = "forget-unended-write",
+    /// Whether an older write can still land is judged when the newer has ended, not when it began.
+    ExpiryAtTheEnd = "expiry-at-the-end",
+    /// A write that ends late is forgotten, and what it may have overwritten is not written again.
+    LateWriteStays = "late-write-stays",
+    /// Versions of a group begin again when it is created again.
+    RecreatedBeginsAgain = "recreated-begins-again",
+    /// A deletion is not published.
+    DeletionNotPublished = "deletion-not-published",
+    /// A member that enters a channel's role is not sent its value.
+    EnteringGetsNothing = "entering-gets-nothing",
+    /// A member that has left a channel's role is sent its value.
+    LeavingGetsValues = "leaving-gets-values",
+    /// A member applies whatever comes.
+    ReceiverAppliesAnything = "receiver-applies-anything",
+    /// A member compares versions without incarnations.
+    ReceiverIgnoresIncarnation = "receiver-ignores-incarnation",
+    /// A coordinator that finds a newer edition in the store goes on with its incarnation.
+    NewerEditionIgnored = "newer-edition-ignored",
+
     // The scheduler.
     /// The alarm is not set.
     DropAlarm = "drop-alarm",

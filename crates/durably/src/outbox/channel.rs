@@ -11,6 +11,7 @@ use super::error::{MAX_KEY_BYTES, MAX_VALUE_BYTES, OutboxError};
 use super::event::{OutboxEvent, OutboxEventKind};
 use super::publish::{ChannelConfig, Publish};
 use super::store::{self, Ending, EntryStatus, Marked, NewEntry};
+use crate::bugs::{self, Bug};
 use crate::error::{ConfigError, OpenError, StorageError};
 use crate::host::{Sql, Transaction};
 use crate::lifecycle::Hook;
@@ -231,7 +232,10 @@ impl Channel {
         let channel = &self.lane.name;
         let now = self.driver.scheduler.now();
         let newest = store::newest(sql, channel, key)?;
-        let version = newest.map_or(1, |(version, _)| version + 1);
+        let begins_again = bugs::is_on(Bug::VersionsBeginAgain);
+        let version = newest
+            .filter(|(_, pending)| pending.is_some() || !begins_again)
+            .map_or(1, |(version, _)| version + 1);
         store::stage(
             sql,
             &NewEntry {
@@ -284,7 +288,9 @@ impl Channel {
         let Some((version, Some(attempts))) = store::newest(sql, channel, key)? else {
             return Ok(None);
         };
-        store::end(sql, channel, key, version, Ending::Discarded)?;
+        if !(bugs::is_on(Bug::DiscardForgetsAttempted) && attempts > 0) {
+            store::end(sql, channel, key, version, Ending::Discarded)?;
+        }
         let kind = OutboxEventKind::Discarded;
         let event = self
             .driver

@@ -9,6 +9,7 @@ use super::event::{OutboxEvent, OutboxEventKind};
 use super::lanes::{BatchId, Lanes, Ticket};
 use super::publish::{Outcome, Overlap, Way};
 use super::store::{self, DueEntry, Ending};
+use crate::bugs::{self, Bug};
 use crate::error::StorageError;
 use crate::host::{Sql, Transaction};
 use crate::scheduler::report;
@@ -165,7 +166,10 @@ impl Driver {
         entry: &SettledEntry,
         now: Timestamp,
     ) -> Result<Option<OutboxEventKind>, StorageError> {
-        let (name, key, version) = (&*lane.name, &*entry.key, entry.version);
+        let (name, key, mut version) = (&*lane.name, &*entry.key, entry.version);
+        if bugs::is_on(Bug::OlderOutcomeEndsNewer) {
+            version = store::newest(sql, name, key)?.map_or(version, |(newest, _)| newest);
+        }
         let (counts, kind) = match &entry.outcome {
             Outcome::Done => (
                 store::end(sql, name, key, version, Ending::Delivered)?,

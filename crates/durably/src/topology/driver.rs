@@ -18,6 +18,7 @@ use super::event::{TopologyEvent, TopologyEventKind};
 use super::publication::Publishing;
 use super::snapshot::{Edition, Incarnation, Snapshot};
 use super::store::{self, GroupRow};
+use crate::bugs::{self, Bug};
 use crate::error::{BoxError, StorageError};
 use crate::host::{LocalFuture, Sql, Transaction};
 use crate::lifecycle::{self, Hook};
@@ -437,7 +438,8 @@ pub(super) fn stage_change(
     let sql = transaction.sql();
     let now = driver.scheduler.now();
     store::put_group(sql, row, driver.publishing().is_some(), now)?;
-    if let Some(publishing) = driver.publishing() {
+    let publishes = !(row.deleted && bugs::is_on(Bug::DeletionNotPublished));
+    if let Some(publishing) = driver.publishing().filter(|_| publishes) {
         publishing.stage(transaction, row)?;
     }
     Ok(())

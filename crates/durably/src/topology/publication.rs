@@ -19,6 +19,7 @@ use super::error::TopologyError;
 use super::publisher::{Landing, Publication, Publisher};
 use super::snapshot::{Edition, encode};
 use super::store::{self, GroupRow};
+use crate::bugs::{self, Bug};
 use crate::error::{BoxError, StorageError, error_text, panic_text};
 use crate::host::{Sql, Transaction};
 use crate::outbox::{Channel, Entry, OutboxError, Outcome};
@@ -91,6 +92,11 @@ impl Driver {
             Waited::Answered(Err(_)) => "the write was cut off".to_owned(),
             Waited::TimedOut => {
                 let error = took_too_long("write", publishing.attempt_timeout);
+                if let Some(record) = write.record
+                    && bugs::is_on(Bug::ForgetUnendedWrite)
+                {
+                    driver.forget(&group, record).await?;
+                }
                 return Ok(failed(&group, entry.attempt, error));
             }
         };
@@ -158,7 +164,10 @@ impl Driver {
         let Some(record) = write.record else {
             return Ok(Outcome::Done);
         };
-        let started = write.started;
+        let started = match bugs::is_on(Bug::ExpiryAtTheEnd) {
+            true => self.scheduler.now(),
+            false => write.started,
+        };
         let ended = self.scheduler.transaction(move |transaction| {
             let sql = transaction.sql();
             store::forget_write(sql, &group, &record)?;
@@ -186,7 +195,8 @@ impl Driver {
         let read = host.transaction(move |transaction| store::group(transaction.sql(), &of));
         let version = read.await?.map_or(0, |row| row.version);
         let ours = self.edition(version);
-        if ours.compare(&newer).is_some_and(|order| order.is_lt()) {
+        let is_older = ours.compare(&newer).is_some_and(|order| order.is_lt());
+        if is_older && !bugs::is_on(Bug::NewerEditionIgnored) {
             tracing::error!(
                 group,
                 ours = %ours,
@@ -211,7 +221,9 @@ impl Driver {
             let sql = transaction.sql();
             store::forget_write(sql, &of, &record)?;
             let (row, publishing) = (store::group(sql, &of)?, driver.publishing());
-            if let (Some(row), Some(publishing)) = (row, publishing) {
+            if let (Some(row), Some(publishing)) = (row, publishing)
+                && !bugs::is_on(Bug::LateWriteStays)
+            {
                 publishing.stage(transaction, &row)?;
             }
             Ok::<_, TopologyError>(())

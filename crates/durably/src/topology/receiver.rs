@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::delivery::StateUpdate;
 use super::snapshot::Incarnation;
+use crate::bugs::{self, Bug};
 use crate::error::{OpenError, StorageError};
 use crate::host::{LocalFuture, Sql, Transaction};
 use crate::migrations::Migration;
@@ -86,7 +87,7 @@ impl StateReceiver {
     {
         let applied = self.0.scheduler.transaction(move |transaction| {
             let sql = transaction.sql();
-            if !is_newer(sql, &update)? {
+            if !is_newer(sql, &update)? && !bugs::is_on(Bug::ReceiverAppliesAnything) {
                 return Ok(false);
             }
             store(sql, &update)?;
@@ -135,7 +136,9 @@ fn is_newer(sql: &dyn Sql, update: &StateUpdate) -> Result<bool, StorageError> {
     )?;
     Ok(applied.is_none_or(|(coordinator, incarnation, version)| {
         coordinator != update.coordinator
-            || (&update.incarnation, update.version) > (&incarnation, version)
+            || bugs::is_on(Bug::ReceiverIgnoresIncarnation) && update.version > version
+            || !bugs::is_on(Bug::ReceiverIgnoresIncarnation)
+                && (&update.incarnation, update.version) > (&incarnation, version)
     }))
 }
 

@@ -17,6 +17,7 @@ use super::error::{MAX_STATE_BYTES, TopologyError};
 use super::event::TopologyEventKind;
 use super::snapshot::{Member, MemberState, Snapshot, encode};
 use super::store::{self, GroupRow, StateRow};
+use crate::bugs::{self, Bug};
 use crate::error::{StorageError, panic_text};
 use crate::host::{LocalFuture, Sql, Transaction};
 use crate::outbox::OutboxError;
@@ -179,7 +180,9 @@ impl Driver {
             guard.check(change.removed.len(), before.len())?;
         }
         let is_new = !found.live || change.is_change();
-        let last = found.row.as_ref().map_or(0, |row| row.version);
+        let begins_again = bugs::is_on(Bug::RecreatedBeginsAgain);
+        let known = found.row.as_ref().filter(|_| found.live || !begins_again);
+        let last = known.map_or(0, |row| row.version);
         let row = GroupRow {
             group: group.to_owned(),
             version: last + u64::from(is_new),
@@ -314,12 +317,14 @@ fn stage_deliveries(
     is_changed: bool,
 ) -> Result<(), TopologyError> {
     let (previous, targets) = (channel.role.ids(before), channel.role.ids(after));
-    for id in previous.difference(&targets) {
+    let leaving = previous.difference(&targets);
+    for id in leaving.filter(|_| !bugs::is_on(Bug::LeavingGetsValues)) {
         channel.channel.discard(transaction, &key(&row.group, id))?;
     }
     let Some(digest) = digest else { return Ok(()) };
     for id in targets {
-        if is_changed || !previous.contains(id) {
+        let enters = !previous.contains(id) && !bugs::is_on(Bug::EnteringGetsNothing);
+        if is_changed || enters {
             let (key, value) = (key(&row.group, id), delivery_value(row.version));
             channel
                 .channel

@@ -4,3 +4,9 @@ mod channels;
 mod deliveries;
 mod refusals;
 mod support;
+
+#[cfg(feature = "deliberate-bugs")]
+#[test]
+fn deliberate_bugs_are_found() {
+    durably_sim::proof::by_own_tests("outbox");
+}

@@ -6,3 +6,9 @@ mod publishing;
 mod receiving;
 mod refusals;
 mod support;
+
+#[cfg(feature = "deliberate-bugs")]
+#[test]
+fn deliberate_bugs_are_found() {
+    durably_sim::proof::by_own_tests("topology");
+}
