@@ -158,13 +158,16 @@ pub(crate) enum Reaction {
 
 type Configure = Rc<dyn Fn(TopologyBuilder) -> TopologyBuilder>;
 
+/// Gives a builder its publisher.
+type Publish = Box<dyn FnOnce(TopologyBuilder) -> TopologyBuilder>;
+
 /// What surrounds the coordinator.
 #[derive(Clone)]
 pub(crate) struct Around {
     pub(crate) reactions: Rc<RefCell<BTreeMap<String, Reaction>>>,
     pub(crate) delivered: Rc<RefCell<Vec<(Member, StateUpdate)>>>,
     pub(crate) events: Rc<RefCell<Vec<(String, TopologyEventKind)>>>,
-    publisher: Rc<dyn Fn() -> Option<Box<dyn FnOnce(TopologyBuilder) -> TopologyBuilder>>>,
+    publisher: Rc<dyn Fn() -> Option<Publish>>,
     configure: Rc<RefCell<Configure>>,
 }
 
@@ -250,10 +253,7 @@ impl Fixture {
         (fixture, memory)
     }
 
-    fn build(
-        world: World,
-        publisher: impl Fn() -> Option<Box<dyn FnOnce(TopologyBuilder) -> TopologyBuilder>> + 'static,
-    ) -> Fixture {
+    fn build(world: World, publisher: impl Fn() -> Option<Publish> + 'static) -> Fixture {
         let unchanged: Configure = Rc::new(|builder| builder);
         let around = Around {
             reactions: Rc::default(),
