@@ -59,6 +59,17 @@ pub fn check_operations(run: &Run, node: &Node, storage: &VirtualStorage) {
     check(run, node, storage, node.name(), pending.ok().flatten());
 }
 
+/// Checks the alarm of an object with an outbox.
+pub fn check_outbox(run: &Run, node: &Node, storage: &VirtualStorage, name: &str) {
+    let pending = storage.read(|sql| {
+        earliest(
+            sql,
+            "SELECT MIN(due_at) FROM durability_outbox WHERE due_at IS NOT NULL",
+        )
+    });
+    check(run, node, storage, name, pending.ok().flatten());
+}
+
 /// Checks the alarm of a coordinator: publications, deliveries and ends of draining.
 pub fn check_coordinator(run: &Run, node: &Node, storage: &VirtualStorage, name: &str) {
     let pending = storage.read(|sql| {

@@ -3,9 +3,11 @@
 pub mod applied;
 pub mod awake;
 pub mod books;
+pub mod calls;
 pub mod ceiling;
 pub mod committed;
 pub mod coordinated;
+pub mod entries;
 pub mod jobs;
 pub mod marks;
 pub mod operations;

@@ -3,6 +3,7 @@
 mod fleet;
 mod jobs;
 mod operations;
+mod outbox;
 mod topology;
 mod wire;
 
@@ -57,6 +58,7 @@ pub fn all() -> &'static [&'static Plan] {
         &fleet::FOREIGN,
         &jobs::JOBS,
         &operations::OPERATIONS,
+        &outbox::OUTBOX,
         &topology::TOPOLOGY,
         &topology::CONDITIONAL,
     ]

@@ -278,7 +278,7 @@ fn hear(run: &Run, event: &TopologyEvent) {
     }
 }
 
-pub(super) fn hear_outbox(run: &Run, event: &OutboxEvent) {
+pub(in super::super) fn hear_outbox(run: &Run, event: &OutboxEvent) {
     let OutboxEvent {
         channel,
         key,
@@ -299,6 +299,8 @@ pub(super) fn hear_outbox(run: &Run, event: &OutboxEvent) {
                 run.cover("publication waits for an older write");
             } else if error.contains("write took longer") {
                 run.cover("write out of time");
+            } else if error.contains("attempt took longer") {
+                run.cover("call out of time");
             } else if error.contains("delivery took longer") {
                 run.cover("delivery out of time");
             }

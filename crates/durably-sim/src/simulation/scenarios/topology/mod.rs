@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use self::coordinator::CoordinatorSide;
+pub(super) use self::coordinator::hear_outbox;
 use self::member::MemberSide;
 use self::reader::ReaderSide;
 use self::store::Store;
