@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use crate::bench::BenchArgs;
 use crate::config::{LogFormat, LogLevel, Period, Settings};
 use crate::exit::EXIT_CODES;
+use crate::topology::TopologyArgs;
 
 /// Runs jobs of many accounts, each within its limit of running jobs, and loses none.
 #[derive(Debug, Parser)]
@@ -22,6 +23,8 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     /// Show a real day of flights, run as jobs within limits.
     Demo(DemoArgs),
+    /// Ask a running server about its topologies, or change them.
+    Topology(TopologyArgs),
     /// Measure what jobs, rounds and objects cost on this machine.
     Bench(BenchArgs),
 }

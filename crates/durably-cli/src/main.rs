@@ -10,6 +10,7 @@ mod logs;
 mod members;
 mod runner;
 mod serve;
+mod topology;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ use crate::exit::Failure;
 fn main() -> ExitCode {
     let outcome = match config::parse_args().command {
         Command::Serve(args) => serve::run(args),
+        Command::Topology(args) => topology::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args).map_err(Failure::Bench),
     };

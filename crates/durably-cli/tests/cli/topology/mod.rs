@@ -1,6 +1,7 @@
 //! Topologies over HTTP: groups, their published copies, what members are told.
 
 mod bad_input;
+mod command;
 mod groups;
 mod kill;
 mod members;
