@@ -164,7 +164,6 @@ impl Book {
         }
         let lease = if row.released >= row.permits {
             LeaseGrant {
-                permits: row.released,
                 expires_at: now,
                 ..row.told(now)
             }

@@ -124,6 +124,22 @@ fn a_lease_that_arrives_is_drawn_by_the_oldest_that_wait() {
 }
 
 #[test]
+fn a_large_lease_is_drawn_to_its_end_by_all_that_wait_without_any_time_passing() {
+    let setup = Setup::new(&[], |builder| builder.max_admitted(5_000));
+    let lender = Lender::new(&setup, 10_000, 3_000);
+    lender.grants.set(false);
+    setup.fate(|_| Fate::AnswerLate(1_000));
+    for batch in ["a", "b", "c"] {
+        setup.enqueue_many(batch, 1_000, "acme", "g");
+    }
+    setup.world.advance(ms(1_000));
+    assert_eq!(setup.started().len(), 3_000);
+    setup.run_until_done(3_000, MINUTE);
+    setup.world.advance(3 * MINUTE);
+    assert_all_back(&setup, &lender);
+}
+
+#[test]
 fn no_more_is_drawn_than_may_run_and_the_rest_as_places_become_free() {
     let setup = Setup::new(&[], |builder| builder.max_admitted(3));
     let lender = Lender::new(&setup, 100, 50);
@@ -187,6 +203,23 @@ fn an_idle_lease_is_given_back_after_half_its_lifetime() {
     // The alarm brings the object back.
     setup.world.advance(25 * SECOND);
     assert_eq!(stops(&setup), [LeaseStop::Idle]);
+    assert_all_back(&setup, &lender);
+}
+
+#[test]
+fn a_lease_whose_end_cannot_be_stored_is_given_back_as_soon_as_it_can() {
+    let (setup, lender) = with_lease(10);
+    let storage = setup.shard.storage().clone();
+    let rename = |from: &'static str, to: &'static str| {
+        let sql = format!("ALTER TABLE {from} RENAME TO {to}");
+        let renamed = storage.transaction(move |transaction| transaction.script(&sql));
+        renamed.expect("both names are fine");
+    };
+    rename("durability_semaphore_queue_leases", "hidden");
+    setup.world.advance(MINUTE / 2);
+    assert_eq!(lender.open(), 1);
+    rename("hidden", "durability_semaphore_queue_leases");
+    setup.world.advance(MINUTE / 2);
     assert_all_back(&setup, &lender);
 }
 

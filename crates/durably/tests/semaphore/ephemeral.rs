@@ -62,6 +62,21 @@ fn a_silent_client_without_storage_loses_what_it_holds_and_others_keep_theirs() 
 }
 
 #[test]
+fn however_many_fall_silent_at_once_all_lose_what_they_hold_then() {
+    let setup = Setup::new(|builder| builder.limit(200));
+    for number in 0..200 {
+        let client = format!("worker-{number}");
+        setup.send(ephemeral(request(&client, &[("a", 1)]), 30_000));
+    }
+    setup.world.advance(ms(100));
+    assert_eq!(setup.usage().unwrap().granted, 200);
+    setup.events();
+    setup.world.advance(ms(30_000));
+    assert_eq!(expired(&setup).len(), 200);
+    assert_eq!(setup.world.next_timer(), None);
+}
+
+#[test]
 fn a_client_with_storage_keeps_what_it_claimed_for_ever() {
     let setup = Setup::new(|builder| builder.limit(1));
     let sent = setup.send(request("shard", &[("a", 1)]));

@@ -346,6 +346,11 @@ fn what_still_runs_under_a_retired_lease_keeps_nobody_from_waiting() {
     let report = |released: u64| json!([{"leaseId": lease, "drawn": 2, "released": released, "retired": true}]);
     setup.sync(with_leases(sync("c1"), report(0)));
 
+    // The same again is not written again.
+    let rows = setup.rows_changed();
+    setup.sync(with_leases(sync("c1"), report(0)));
+    assert_eq!(setup.rows_changed(), rows);
+
     // It says nothing new about its lease, and neither does the holder.
     let message = with_leases(waiting("c1", &[("a", 1)], 20_000), report(0));
     let sent = setup.send(named(message, "r2"));
