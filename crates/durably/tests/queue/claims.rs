@@ -53,6 +53,7 @@ fn a_claim_that_comes_too_late_sends_the_items_back_to_their_places() {
         ItemStatus::Claiming { .. }
     ));
     setup.enqueue_many("later", 2, "acme", "g");
+    setup.assert_sums();
     // The grant is taken back; the claim finds nothing.
     setup.world.advance(Duration::from_secs(5));
     let status = setup.status("job-001");
@@ -135,6 +136,7 @@ fn a_smaller_claim_admits_the_oldest_and_sends_the_newest_back() {
         other => panic!("{id} does not wait: {other:?}"),
     };
     assert_eq!((place("job-003"), place("job-004")), (1, 2));
+    setup.assert_sums();
     setup.enqueue_many("later", 1, "acme", "g");
     assert_eq!(place("later-000"), 3);
     // What the claim stands for is remembered by the next instance too.
@@ -214,6 +216,7 @@ fn a_claiming_item_that_is_cancelled_gives_its_permit_back_when_the_claim_is_ans
         setup.world.advance(ms(200));
         assert_eq!(setup.cancel("job-000"), CancelOutcome::Releasing);
         assert_eq!(setup.cancel("job-000"), CancelOutcome::Releasing);
+        setup.assert_sums();
         setup
             .outside
             .forbidden
@@ -273,6 +276,19 @@ fn a_lost_release_is_found_by_asking_which_items_have_finished() {
     setup.world.advance(MINUTE);
     let alarm = setup.shard.alarm().expect("retention ends some day");
     assert!(alarm.since(setup.world.now()) > Duration::from_secs(23 * 60 * 60));
+}
+
+#[test]
+fn a_lost_release_is_found_however_long_the_work_took() {
+    let setup = Setup::new(&[("acme", 2)], |builder| builder);
+    setup.outside.lost_releases.set(2);
+    // It is asked about every five seconds.
+    setup.outside.takes.set(Duration::from_secs(12));
+    setup.enqueue_many("job", 2, "acme", "g");
+    setup.world.advance(Duration::from_secs(14));
+    assert_eq!((setup.done(), setup.usage("acme").granted), (2, 2));
+    setup.world.advance(Duration::from_secs(3));
+    setup.assert_settled(&["acme"]);
 }
 
 #[test]

@@ -140,6 +140,28 @@ fn a_large_lease_is_drawn_to_its_end_by_all_that_wait_without_any_time_passing()
 }
 
 #[test]
+fn who_loses_a_grant_is_drawn_for_from_a_lease_that_is_there() {
+    let setup = Setup::new(&[], wide);
+    let lender = Lender::new(&setup, 100, 10);
+    for (done, key) in [(3, "acme"), (6, "umbrella")] {
+        setup.fate(|call| match call.message {
+            Message::Request(_) => Fate::Arrives,
+            Message::Sync(_) => Fate::Lost,
+        });
+        setup.enqueue_many(key, 3, key, "g");
+        // Until it is too late to claim what was granted.
+        setup.world.advance(2 * SECOND);
+        assert_eq!(setup.started().len(), done - 3);
+        setup.fate(|_| Fate::Arrives);
+        setup.run_until_done(done, MINUTE / 3);
+    }
+    let (granted, leased) = admitted(&setup);
+    assert_eq!((granted.len(), leased.len()), (0, 6));
+    setup.world.advance(3 * MINUTE);
+    assert_all_back(&setup, &lender);
+}
+
+#[test]
 fn no_more_is_drawn_than_may_run_and_the_rest_as_places_become_free() {
     let setup = Setup::new(&[], |builder| builder.max_admitted(3));
     let lender = Lender::new(&setup, 100, 50);

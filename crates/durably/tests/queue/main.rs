@@ -52,6 +52,48 @@ fn groups_and_keys_share_the_shard_and_keep_their_own_limits() {
 }
 
 #[test]
+fn what_waits_keeps_its_age_and_its_place_through_cancelling_and_a_crash() {
+    let setup = Setup::new(&[("acme", 1)], |builder| builder);
+    setup.outside.takes.set(10 * SECOND);
+    setup.enqueue_many("job", 4, "acme", "g");
+    setup.world.advance(ms(500));
+    let usage = |setup: &Setup| {
+        let call = setup
+            .shard
+            .call(|shard| async move { shard.queue.usage("acme") });
+        let usage = setup.world.block_on(call).expect("the shard is there");
+        (usage.waiting, usage.held, usage.undrawn)
+    };
+    assert_eq!(usage(&setup), (3, 1, 0));
+    // The oldest that waits, and one behind it.
+    setup.cancel("job-001");
+    setup.cancel("job-003");
+    setup.assert_sums();
+    assert_eq!(usage(&setup), (1, 1, 0));
+
+    setup.shard.crash();
+    setup.outside.calls.borrow_mut().clear();
+    setup.enqueue_many("late", 2, "acme", "g");
+    setup.assert_sums();
+    setup.world.advance(SECOND);
+    let oldest = setup
+        .outside
+        .calls
+        .borrow()
+        .iter()
+        .find_map(|call| match &call.message {
+            Message::Request(request) => Some(request.demand[0].oldest_at),
+            Message::Sync(_) => None,
+        });
+    assert_eq!(oldest, Some(at(START)));
+    setup.run_until_done(4, MINUTE);
+    let in_order = ["job-000", "job-002", "late-000", "late-001"];
+    assert_eq!(setup.started(), in_order);
+    setup.world.advance(SECOND);
+    setup.assert_settled(&["acme"]);
+}
+
+#[test]
 fn known_items_are_duplicates_and_bad_ones_are_refused_by_themselves() {
     let setup = Setup::new(&[("acme", 0)], |builder| {
         builder.max_body_bytes(20).max_queue_length(4)

@@ -383,6 +383,22 @@ fn that_a_lease_has_ended_is_told_at_once_though_nothing_can_be_given() {
     assert_eq!(leases.len(), 1);
     // The holder knows no such lease.
     assert_eq!((&*leases[0].lease_id, &*leases[0].group), ("lost", ""));
+
+    // One that is over must not be drawn from, though its permits are not back.
+    let setup = Setup::new(|builder| builder.limit(8).leases(LeaseOptions::default()));
+    let first = setup.send(with_leases(request("c1", &[("a", 1)]), json!([])));
+    setup.world.advance(ms(300));
+    let first = first.granted();
+    setup.sync(claim("c1", &first.grants[0].grant_id, 1, 0));
+    let lease = first.leases.expect("leases")[0].lease_id.clone();
+    setup.world.advance(LeaseOptions::default().ttl);
+    let report = json!([{"leaseId": lease, "drawn": 2, "released": 0, "retired": false}]);
+    let sent = setup.send(with_leases(waiting("c1", &[("a", 1)], 20_000), report));
+    setup.world.advance(ms(300));
+    let reply = sent.granted();
+    assert_eq!((reply.grants.len(), reply.blocked.len()), (0, 1));
+    let told = reply.leases.expect("one was reported");
+    assert!(told[0].expires_at <= setup.world.now());
 }
 
 #[test]
