@@ -474,6 +474,12 @@ fn what_a_round_has_seen_has_no_other_round_held() {
     setup.sync(claim("c1", &grant, 2, 2));
     setup.world.advance(ms(300));
     assert_eq!(setup.events().len(), 1);
+    // What is given to others frees nothing.
+    let given = setup.send(request("c1", &[("a", 1)]));
+    setup.world.advance(ms(100));
+    assert_eq!((permits(&given.granted()), setup.events().len()), (1, 1));
+    setup.world.advance(ms(800));
+    assert_eq!(setup.events(), []);
 }
 
 #[test]
