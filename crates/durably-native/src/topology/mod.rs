@@ -133,7 +133,7 @@ impl Topologies {
     }
 
     /// Where a topology is published: a folder for
-    /// [`FolderReader`](crate::publishers::FolderReader).
+    /// [`FolderReader`].
     pub fn folder(&self, topology: &str) -> PathBuf {
         let digest = Sha256::digest(topology);
         let mut hash = [0; 16];
