@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use durably::topology::{Edition, Origin, Reading, Snapshot};
+use durably::topology::{Edition, Origin, ReaderOptions, Reading, Snapshot};
 
 use super::published::Published;
 use crate::simulation::run::Run;
@@ -54,20 +54,25 @@ impl Answered {
     }
 }
 
-/// Checks the age of an answer against the longest for which a copy may be used.
-pub fn check_age(run: &Run, reader: &str, reading: &Reading, ttl: Duration, stale: Duration) {
-    // A copy is given up to a fifth more than the `ttl`.
-    let most = ttl + ttl / 5 + Duration::from_millis(1);
-    let most = match reading.origin() {
-        Origin::Stale => most + stale,
+/// Checks how long ago the store told a reader anything useful about a group, be it that an older copy is
+/// there, against the longest for which a copy may be used then.
+pub fn check_age(
+    run: &Run,
+    reader: &str,
+    reading: &Reading,
+    told: Duration,
+    options: &ReaderOptions,
+) {
+    let stale = match reading.origin() {
         Origin::Fresh | Origin::Cached => return,
+        Origin::Stale => options.stale_if_error.unwrap_or_default(),
         _ => Duration::ZERO,
     };
-    if reading.age() > most {
-        let message = format!(
-            "it answers a copy of {:?}, at most {most:?} are allowed",
-            reading.age()
-        );
+    // A copy is given up to a fifth more than the `ttl`.
+    let ttl = options.ttl + options.ttl / 5 + Duration::from_millis(1);
+    let most = ttl.max(options.negative_ttl) + stale;
+    if told > most {
+        let message = format!("it answers what it was told {told:?} ago, of {most:?} at most");
         run.fail(STALE, reader, message);
     }
 }

@@ -1,6 +1,7 @@
 //! A reader of the region, which asks for groups now and then and follows one.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use durably::error::BoxError;
 use durably::host::LocalFuture;
 use durably::layers::Timer;
 use durably::topology::{
-    Change, Edition, ReaderOptions, Source, TopologyReader, UnavailableReason,
+    Change, Edition, ReaderOptions, Source, TopologyReader, UnavailableReason, decode,
 };
 use futures::StreamExt;
 
@@ -36,14 +37,30 @@ impl Timer for Clock {
 }
 
 /// The store, as readers read it.
-pub(super) struct Copies(Rc<Store>);
+pub(super) struct Copies {
+    store: Rc<Store>,
+    clock: Clock,
+    told: Told,
+}
+
+/// When the store told something useful of each group last.
+type Told = Rc<RefCell<BTreeMap<String, Timestamp>>>;
 
 impl Source for Copies {
     type Text = String;
     type Read = LocalFuture<Result<Option<String>, BoxError>>;
 
     fn read(&self, group: &str) -> Self::Read {
-        Box::pin(self.0.clone().read(group.to_owned()))
+        let (store, clock, told) = (self.store.clone(), self.clock.clone(), self.told.clone());
+        let group = group.to_owned();
+        Box::pin(async move {
+            let text = store.read(group.clone()).await?;
+            let is_good = |text: &String| decode(&group, text.as_bytes()).is_ok();
+            if text.as_ref().is_none_or(is_good) {
+                told.borrow_mut().insert(group, clock.now());
+            }
+            Ok(text)
+        })
     }
 }
 
@@ -55,7 +72,8 @@ pub(super) struct ReaderSide {
     options: ReaderOptions,
     reader: RefCell<TopologyReader<Copies, Clock, Chance>>,
     answered: RefCell<Answered>,
-    missing: RefCell<std::collections::BTreeSet<String>>,
+    missing: RefCell<BTreeSet<String>>,
+    told: Told,
 }
 
 impl ReaderSide {
@@ -72,13 +90,18 @@ fn new_reader(
     region: &Rc<Region>,
     options: &ReaderOptions,
     node: &Node,
+    told: &Told,
 ) -> TopologyReader<Copies, Clock, Chance> {
     let weak = Rc::downgrade(region);
     let random: Chance = Box::new(move || {
         weak.upgrade()
             .map_or(0, |region| region.dice.below(u64::MAX))
     });
-    let source = Copies(region.store.clone());
+    let source = Copies {
+        store: region.store.clone(),
+        clock: Clock(node.clone()),
+        told: told.clone(),
+    };
     match TopologyReader::new(options.clone(), source, Clock(node.clone()), random) {
         Ok(reader) => reader,
         Err(error) => panic!("the knobs make no reader: {error}"),
@@ -93,12 +116,14 @@ pub(super) fn open(region: &Rc<Region>, index: usize) -> Rc<ReaderSide> {
     options.negative_ttl = run.knob_ms("negative-ttl-ms");
     let stale = run.knob_ms("stale-ms");
     options.stale_if_error = (!stale.is_zero()).then_some(stale);
+    let told = Told::default();
     let side = Rc::new(ReaderSide {
         name: format!("reader-{index}"),
-        reader: RefCell::new(new_reader(region, &options, &node)),
+        reader: RefCell::new(new_reader(region, &options, &node, &told)),
         options,
         answered: RefCell::default(),
         missing: RefCell::default(),
+        told,
     });
     let world = run.world.clone();
     world.spawn(ask(Rc::downgrade(region), side.clone(), node));
@@ -123,7 +148,7 @@ async fn ask(region: Weak<Region>, side: Rc<ReaderSide>, node: Node) {
         };
         if known.dice.fails("reader-restarts-percent") {
             known.run.cover("reader started anew");
-            let anew = new_reader(&known, &side.options, &node);
+            let anew = new_reader(&known, &side.options, &node, &side.told);
             side.reader.replace(anew);
             side.answered.take();
         }
@@ -149,8 +174,9 @@ async fn ask(region: Weak<Region>, side: Rc<ReaderSide>, node: Node) {
                     "stale" => "stale copy answered",
                     _ => "cached copy answered",
                 });
-                let stale = side.options.stale_if_error.unwrap_or_default();
-                check_age(run, &side.name, &reading, side.options.ttl, stale);
+                let told = side.told.borrow().get(&group).copied();
+                let ago = node.now().since(told.unwrap_or(Timestamp::ZERO));
+                check_age(run, &side.name, &reading, ago, &side.options);
                 let published = &known.store.published;
                 side.answered
                     .borrow()
