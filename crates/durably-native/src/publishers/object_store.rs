@@ -296,17 +296,15 @@ impl Bucket {
         let mut attempts = 0;
         loop {
             let Some(stored) = self.get(&path).await? else {
-                if let Put::Refused(source) = self.put(&path, &probe_text(), None).await? {
-                    again(&path, &mut attempts, source)?;
-                }
-                // It may have been there all the same, so only what was read counts.
-                if self.get(&path).await?.is_none() {
-                    let source = StoreError::NotFound {
+                let source = match self.put(&path, &probe_text(), None).await? {
+                    Put::Refused(source) => source,
+                    Put::Done => StoreError::NotFound {
                         path: path.to_string(),
                         source: "what was written there just now is not found".into(),
-                    };
-                    again(&path, &mut attempts, source)?;
-                }
+                    },
+                };
+                // Once is what a new store takes; again, it does not show what was written.
+                again(&path, &mut attempts, source)?;
                 continue;
             };
             let ignored = || ObjectStoreError::ConditionsIgnored {
