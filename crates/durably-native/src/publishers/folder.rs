@@ -252,7 +252,7 @@ impl Order {
             return Ok(None);
         };
         let stored = read_if_there(path)?;
-        match Verdict::of(&self.group, &self.edition, stored.as_deref()) {
+        match Verdict::of(&self.group, &self.edition, &self.text, stored.as_deref()) {
             Verdict::Superseded(by) => return Ok(Some(Landing::Superseded(by))),
             // Whoever renamed it may have died before its name was on disk.
             Verdict::Stored => {}

@@ -88,8 +88,12 @@ impl Driver {
                 return driver.landed(group, write, landing).await;
             }
             Waited::Answered(Ok(Ok(Err(error)))) => error_text(&*error),
-            Waited::Answered(Ok(Err(panic))) => panic_text("the publisher", &*panic),
-            Waited::Answered(Err(_)) => "the write was cut off".to_owned(),
+            // It did not say whether anything is still on its way, so the record stays.
+            Waited::Answered(Ok(Err(panic))) => {
+                let error = panic_text("the publisher", &*panic);
+                return Ok(failed(&group, entry.attempt, error));
+            }
+            Waited::Answered(Err(_)) => return Err("the write was cut off".into()),
             Waited::TimedOut => {
                 let error = took_too_long("write", publishing.attempt_timeout);
                 if let Some(record) = write.record
@@ -159,7 +163,9 @@ impl Driver {
         landing: Landing,
     ) -> Result<Outcome, BoxError> {
         if let Landing::Superseded(newer) = landing {
-            return self.superseded(group, newer).await;
+            return self
+                .superseded(group, write.publication.edition(), newer)
+                .await;
         }
         let Some(record) = write.record else {
             return Ok(Outcome::Done);
@@ -183,11 +189,13 @@ impl Driver {
         })
     }
 
-    /// The store has a newer edition of this coordinator. If that is none of the current ones, the
-    /// coordinator's storage is an older copy than what was published from.
+    /// The store has a newer edition of this coordinator than what was to be published, or the same with
+    /// another text. If the coordinator never came to that, its storage is an older copy than the one
+    /// that was published from.
     async fn superseded(
         self: &Rc<Self>,
         group: String,
+        published: &Edition,
         newer: Edition,
     ) -> Result<Outcome, BoxError> {
         let of = group.clone();
@@ -195,8 +203,8 @@ impl Driver {
         let read = host.transaction(move |transaction| store::group(transaction.sql(), &of));
         let version = read.await?.map_or(0, |row| row.version);
         let ours = self.edition(version);
-        let is_older = ours.compare(&newer).is_some_and(|order| order.is_lt());
-        if is_older && !bugs::is_on(Bug::NewerEditionIgnored) {
+        let is_behind = ours.compare(&newer).is_some_and(|order| order.is_lt());
+        if (is_behind || newer == *published) && !bugs::is_on(Bug::NewerEditionIgnored) {
             tracing::error!(
                 group,
                 ours = %ours,

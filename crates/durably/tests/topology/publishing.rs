@@ -56,6 +56,21 @@ fn an_old_write_that_lands_late_is_overwritten_in_time() {
 }
 
 #[test]
+fn a_write_whose_publisher_panicked_may_land_as_well() {
+    let (fixture, store) = Fixture::with_store(false);
+    store.courses([lands_late(seconds(60))]);
+    store.panics.set(true);
+    let first = fixture.draft(members(1)).expect("a good draft");
+    assert!(!first.published);
+    let second = fixture.draft(members(2)).expect("a good draft");
+    assert!(!second.published, "the first may still land over it");
+    fixture.world.advance(TIMEOUT + seconds(300 + 15));
+    assert!(store.landed.borrow().contains(&1), "it did land");
+    assert_eq!(store.version("g"), Some(2));
+    assert!(fixture.convergence().converged);
+}
+
+#[test]
 fn on_a_version_aware_store_the_same_write_never_lands_and_nothing_waits_for_it() {
     for crash in [false, true] {
         let (fixture, store) = Fixture::with_store(true);
@@ -103,46 +118,44 @@ fn a_slow_group_does_not_hold_up_another() {
 
 #[test]
 fn a_coordinator_that_finds_what_it_has_not_published_begins_anew() {
-    let (fixture, store) = Fixture::with_memory();
-    let incarnation = fixture.call(|topology| async move { topology.incarnation() });
-    let incarnation = incarnation.expect("it has one");
-    let coordinator = fixture
-        .draft(members(1))
-        .expect("a good draft")
-        .snapshot
-        .coordinator;
-    // As if its storage had been restored from a copy that is eight versions older.
-    let edition = Edition {
-        coordinator: coordinator.clone(),
-        incarnation: incarnation.clone(),
-        version: 9,
-    };
-    let newer = Publication::Write {
-        snapshot: Snapshot::new("g", 9, coordinator, Vec::new()),
-        encoded: published::text("g", &edition, Some(&[])),
-        edition,
-    };
-    let landed = fixture.world.block_on(store.publish(newer.into()));
-    assert_eq!(landed.expect("the store answers"), Landing::Stored);
+    // As if its storage had been restored from an older copy: the store is ahead of it, or at the
+    // same version with other members.
+    for stored in [9, 2] {
+        let (fixture, store) = Fixture::with_memory();
+        let incarnation = fixture.call(|topology| async move { topology.incarnation() });
+        let incarnation = incarnation.expect("it has one");
+        let coordinator = fixture
+            .draft(members(1))
+            .expect("a good draft")
+            .snapshot
+            .coordinator;
+        let edition = Edition {
+            coordinator: coordinator.clone(),
+            incarnation: incarnation.clone(),
+            version: stored,
+        };
+        let newer = Publication::Write {
+            snapshot: Snapshot::new("g", stored, coordinator, Vec::new()),
+            encoded: published::text("g", &edition, Some(&[])),
+            edition,
+        };
+        let landed = fixture.world.block_on(store.publish(newer.into()));
+        assert_eq!(landed.expect("the store answers"), Landing::Stored);
 
-    fixture.draft(members(2)).expect("a good draft");
-    fixture.world.advance(seconds(60));
-    let read = decode("g", store.read("g").expect("published").as_bytes()).expect("a good text");
-    assert!(read.edition.incarnation > incarnation);
-    assert_eq!(read.edition.version, 2);
-    assert!(fixture.convergence().converged);
-    let renewed =
-        |(_, kind): &(String, TopologyEventKind)| matches!(kind, TopologyEventKind::Incarnation(_));
-    assert_eq!(
-        fixture
-            .around
-            .events
-            .borrow()
-            .iter()
-            .filter(|event| renewed(event))
-            .count(),
-        1
-    );
+        fixture.draft(members(2)).expect("a good draft");
+        fixture.world.advance(seconds(60));
+        let text = store.read("g").expect("published");
+        let read = decode("g", text.as_bytes()).expect("a good text");
+        assert!(read.edition.incarnation > incarnation);
+        assert_eq!(read.edition.version, 2);
+        assert_eq!(read.members.map(|members| members.len()), Some(2));
+        assert!(fixture.convergence().converged);
+        let renewed = |(_, kind): &(String, TopologyEventKind)| {
+            matches!(kind, TopologyEventKind::Incarnation(_))
+        };
+        let events = fixture.around.events.borrow();
+        assert_eq!(events.iter().filter(|event| renewed(event)).count(), 1);
+    }
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub(crate) struct Store {
     /// Versions in the order in which they landed.
     pub(crate) landed: Rc<RefCell<Vec<u64>>>,
     pub(crate) calls: Rc<Cell<u64>>,
+    /// The next call panics, when it has sent what it was to send.
+    pub(crate) panics: Rc<Cell<bool>>,
 }
 
 impl Store {
@@ -60,6 +62,7 @@ impl Store {
             courses: Rc::default(),
             landed: Rc::default(),
             calls: Rc::default(),
+            panics: Rc::default(),
         }
     }
 
@@ -128,7 +131,9 @@ impl Publisher for Store {
                 std::mem::forget(answer);
             }
         });
+        let panics = self.panics.take();
         Box::pin(async move {
+            assert!(!panics, "a store that fails");
             answered.await?;
             Ok(Landing::Stored)
         })

@@ -79,7 +79,7 @@ impl Publication {
 
     /// What a version-aware store does with this when it holds `stored`: see [`Verdict::of`].
     pub fn against(&self, stored: Option<&[u8]>) -> Verdict {
-        Verdict::of(self.group(), self.edition(), stored)
+        Verdict::of(self.group(), self.edition(), self.text(), stored)
     }
 }
 
@@ -88,24 +88,28 @@ impl Publication {
 pub enum Verdict {
     /// It replaces what is stored.
     Write,
-    /// The same edition is stored already.
+    /// It is stored already.
     Stored,
-    /// A newer edition is stored and stays.
+    /// A newer edition is stored and stays, or the same with another text: whoever published that knew
+    /// of other changes.
     Superseded(Edition),
 }
 
 impl Verdict {
-    /// The verdict on `edition` of `group` where `stored` is what the store holds of the group. Versions
-    /// compare within one coordinator: another one's text is replaced, and so is one that cannot be
-    /// read.
-    pub fn of(group: &str, edition: &Edition, stored: Option<&[u8]>) -> Verdict {
-        let Some(Ok(stored)) = stored.map(|text| snapshot::decode(group, text)) else {
+    /// The verdict on the text of an `edition` of `group` where `stored` is what the store holds of the
+    /// group. Versions compare within one coordinator: another one's text is replaced, and so is one
+    /// that cannot be read.
+    pub fn of(group: &str, edition: &Edition, text: &str, stored: Option<&[u8]>) -> Verdict {
+        let Some(stored) = stored else {
             return Verdict::Write;
         };
-        match edition.compare(&stored.edition) {
+        let Ok(read) = snapshot::decode(group, stored) else {
+            return Verdict::Write;
+        };
+        match edition.compare(&read.edition) {
             None | Some(Ordering::Greater) => Verdict::Write,
-            Some(Ordering::Equal) => Verdict::Stored,
-            Some(Ordering::Less) => Verdict::Superseded(stored.edition),
+            Some(Ordering::Equal) if stored == text.as_bytes() => Verdict::Stored,
+            Some(Ordering::Equal | Ordering::Less) => Verdict::Superseded(read.edition),
         }
     }
 }
@@ -115,7 +119,7 @@ impl Verdict {
 pub enum Landing {
     /// It is what the store holds, or was until somebody else wrote.
     Stored,
-    /// The store holds a newer edition of the same coordinator and kept it. Only version-aware stores
-    /// answer this.
+    /// The store holds a newer edition of the same coordinator, or the same with another text, and kept
+    /// it. Only version-aware stores answer this.
     Superseded(Edition),
 }
