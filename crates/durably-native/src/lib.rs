@@ -19,6 +19,7 @@ pub mod jobs;
 mod journal;
 mod key;
 pub mod publishers;
+pub mod reading;
 mod residency;
 pub mod sqlite;
 mod system;

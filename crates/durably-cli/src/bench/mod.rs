@@ -18,6 +18,7 @@ mod objects;
 mod opening;
 mod peers;
 mod queue;
+mod reader;
 mod report;
 mod round;
 mod rows;
@@ -82,6 +83,8 @@ enum Name {
     Topology,
     /// Durable acquire and release beside Redis and Postgres.
     Peers,
+    /// Cached reads of a topology.
+    Reader,
     /// Flushes, statements and rows of each operation.
     Counts,
     /// Rows of each job, beside the least possible.
@@ -152,6 +155,7 @@ fn measure(name: Name, bench: &mut Bench) -> Result<(), BoxError> {
         Name::Handover => on_runtime(handover::measure(bench)),
         Name::Topology => on_runtime(topology::measure(bench)),
         Name::Peers => on_runtime(peers::measure(bench)),
+        Name::Reader => on_runtime(reader::measure(bench)),
         Name::Counts => on_runtime(counts::measure(bench)),
         Name::Rows => on_runtime(rows::measure(bench)),
     }

@@ -74,6 +74,13 @@ impl Report {
         self.print(&format!("\n{name}: {what} ({note})"))
     }
 
+    /// Begins a section that has nothing to do with the disk: its targets are what they are.
+    pub(super) fn begin_apart_from_disk(&mut self, name: &str, what: &str) -> io::Result<()> {
+        name.clone_into(&mut self.section);
+        self.flush = Duration::ZERO;
+        self.print(&format!("\n{name}: {what}"))
+    }
+
     /// A figure, and the target that it is held against.
     pub(super) fn line(&mut self, label: &str, value: Value, goal: Goal) -> io::Result<()> {
         let (goal, reached) = self.judge(value, goal);
@@ -210,6 +217,7 @@ fn text(value: Value) -> String {
         Value::Time(time) if time >= Duration::from_millis(1) => {
             format!("{:.2} ms", time.as_secs_f64() * 1e3)
         }
+        Value::Time(time) if time < Duration::from_micros(10) => format!("{} ns", time.as_nanos()),
         Value::Time(time) => format!("{:.0} µs", time.as_secs_f64() * 1e6),
         Value::Rate(rate) => format!("{}/s", thousands(rate)),
         Value::Ratio(ratio) => format!("{ratio:.2}"),

@@ -29,8 +29,8 @@ pub use error::{MAX_HINT_BYTES, MAX_ID_BYTES, MAX_META_BYTES, MAX_STATE_BYTES, T
 pub use event::{TopologyEvent, TopologyEventKind};
 pub use publisher::{Landing, MemoryPublisher, Publication, Publisher, Verdict};
 pub use reader::{
-    Change, FallbackEvent, Fallbacks, NoFallbacks, Origin, ReaderOptions, Reading, Source,
-    TopologyReader, TopologyUnavailable, UnavailableReason,
+    Change, FallbackEvent, Fallbacks, NoFallbacks, Origin, ReaderCounters, ReaderOptions, Reading,
+    Source, TopologyReader, TopologyUnavailable, UnavailableReason,
 };
 pub use receiver::{RECEIVER_MIGRATIONS, StateReceiver};
 #[cfg(feature = "testing")]

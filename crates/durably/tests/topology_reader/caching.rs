@@ -147,3 +147,19 @@ fn options_that_cannot_be_are_refused_by_name() {
     let refused = TopologyReader::new(options, stand.store.clone(), timer, stand.draw.clone());
     assert_eq!(refused.expect_err("refused").field(), "stale_if_error");
 }
+
+#[test]
+fn it_counts_what_it_does() {
+    let stand = Stand::new(|options| options.stale_if_error = Some(ms(60_000)));
+    stand.store.set(version(1));
+    stand.get("g").expect("published");
+    stand.get("g").expect("published");
+    assert!(stand.reader.cached("g").is_some());
+    stand.store.set(Answer::Error);
+    stand.at(30_000);
+    stand.get("g").expect("stale");
+    stand.get("g").expect("stale");
+    let counters = stand.reader.counters();
+    assert_eq!((counters.cached, counters.reads), (2, 2));
+    assert_eq!((counters.failures, counters.fallbacks), (1, 2));
+}

@@ -1,5 +1,6 @@
 //! The reader of published groups, on a virtual clock.
 
+mod allocations;
 mod caching;
 mod changes;
 mod copies;

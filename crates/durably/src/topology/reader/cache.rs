@@ -1,13 +1,14 @@
 //! Where entries are kept: found without a lock, an allocation or a write to memory that threads share.
 //!
-//! Each group has a place, whose entry is swapped as a whole. The places are found in shards, tables that
-//! never change: whoever adds or removes a place puts a new table in the place of the old one, which
-//! stays small, so that a group more costs the same however many there are. Writers wait for each other,
-//! nobody waits for them.
+//! Entries are found in shards, tables that never change: whoever puts an entry in, replaces one or
+//! removes one puts a new table in the place of the old one. Shards stay small, so that this costs the
+//! same however many groups there are; it happens when a group was read, which costs far more. Writers
+//! wait for each other, nobody waits for them.
 //!
-//! Which place goes when there are too many: one that was not read since the writers came by the last
-//! time, if the shard whose turn it is has one.
+//! Which entry goes when there are too many: one that was not looked at since the writers came by the
+//! last time, if the shard whose turn it is has one.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,8 +18,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::entry::Entry;
 
-/// How many places a shard is meant to have.
-const SHARD: usize = 128;
+/// How many entries a shard is meant to have.
+const SHARD: usize = 64;
 
 pub(super) struct Cache {
     shards: Box<[ArcSwap<Shard>]>,
@@ -30,19 +31,59 @@ pub(super) struct Cache {
 
 type Shard = HashTable<Arc<Place>>;
 
+/// An entry in a table.
 struct Place {
-    group: Box<str>,
+    group: Arc<str>,
     hash: u64,
-    entry: ArcSwap<Entry>,
-    /// Whether it was read since the writers came by.
+    entry: Entry,
+    /// Whether it was looked at since the writers came by.
     used: AtomicBool,
 }
 
 #[derive(Default)]
 struct Writing {
-    places: usize,
-    /// Whose turn it is to lose a place.
+    entries: usize,
+    /// Whose turn it is to lose an entry.
     next: usize,
+}
+
+/// An entry, kept from going for as long as this lives.
+pub(super) struct Kept(Keeping);
+
+enum Keeping {
+    /// In a table, by the number of its bucket. The table is borrowed, which no other thread notices; counting
+    /// who has the entry would have them all write to the same place.
+    Table(Guard<Arc<Shard>>, usize),
+    /// By itself.
+    Place(Arc<Place>),
+}
+
+impl Kept {
+    #[inline]
+    fn place(&self) -> &Arc<Place> {
+        match &self.0 {
+            Keeping::Place(place) => place,
+            Keeping::Table(shard, bucket) => match shard.get_bucket(*bucket) {
+                Some(place) => place,
+                None => unreachable!("a table never changes"),
+            },
+        }
+    }
+}
+
+impl Deref for Kept {
+    type Target = Entry;
+
+    #[inline]
+    fn deref(&self) -> &Entry {
+        &self.place().entry
+    }
+}
+
+impl Clone for Kept {
+    fn clone(&self) -> Self {
+        Kept(Keeping::Place(self.place().clone()))
+    }
 }
 
 impl Cache {
@@ -58,54 +99,57 @@ impl Cache {
         }
     }
 
-    /// What is remembered of `group`.
+    /// What is remembered of `group`, if it is `wanted`.
     #[inline]
-    pub(super) fn get(&self, group: &str) -> Option<Guard<Arc<Entry>>> {
+    pub(super) fn get(&self, group: &str, wanted: impl FnOnce(&Entry) -> bool) -> Option<Kept> {
         let hash = self.hash(group);
         let shard = self.shard(hash).load();
-        let place = find(&shard, hash, group)?;
+        let bucket = shard.find_bucket_index(hash, |place| *place.group == *group)?;
+        let place = shard.get_bucket(bucket)?;
+        if !wanted(&place.entry) {
+            return None;
+        }
         // Once it is set, readers only read.
         if !place.used.load(Ordering::Relaxed) {
             place.used.store(true, Ordering::Relaxed);
         }
-        Some(place.entry.load())
+        Some(Kept(Keeping::Table(shard, bucket)))
     }
 
     /// Remembers what `change` makes of what was remembered.
-    pub(super) fn put(
-        &self,
-        group: &str,
-        change: impl FnOnce(Option<&Entry>) -> Entry,
-    ) -> Arc<Entry> {
+    pub(super) fn put(&self, group: &str, change: impl FnOnce(Option<&Entry>) -> Entry) -> Kept {
         let hash = self.hash(group);
         // Nothing that runs under the lock leaves it half done.
         let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let shard = self.shard(hash).load();
-        if let Some(place) = find(&shard, hash, group) {
-            let entry = Arc::new(change(Some(&**place.entry.load())));
-            place.entry.store(entry.clone());
-            return entry;
-        }
-        drop(shard);
-        let entry = Arc::new(change(None));
-        while writing.places >= self.most {
-            self.remove_one(&mut writing);
-        }
-        let place = Arc::new(Place {
-            group: group.into(),
-            hash,
-            entry: ArcSwap::new(entry.clone()),
-            used: AtomicBool::new(false),
-        });
         let shard = self.shard(hash);
+        let is_it = |place: &Arc<Place>| *place.group == *group;
+        let known = shard.load().find(hash, is_it).cloned();
+        let known = known.as_deref();
+        let place = Arc::new(Place {
+            group: known.map_or_else(|| group.into(), |known| known.group.clone()),
+            hash,
+            entry: change(known.map(|known| &known.entry)),
+            used: AtomicBool::new(known.is_some_and(|known| known.used.load(Ordering::Relaxed))),
+        });
+        if known.is_none() {
+            while writing.entries >= self.most {
+                self.remove_one(&mut writing);
+            }
+            writing.entries += 1;
+        }
+        // It may be this shard that has lost one.
         let mut table = Shard::clone(&shard.load());
-        table.insert_unique(hash, place, |place| place.hash);
+        match table.find_mut(hash, is_it) {
+            Some(known) => *known = place.clone(),
+            None => {
+                table.insert_unique(hash, place.clone(), |place| place.hash);
+            }
+        }
         shard.store(Arc::new(table));
-        writing.places += 1;
-        entry
+        Kept(Keeping::Place(place))
     }
 
-    /// Removes a place from the next shard that has one.
+    /// Removes an entry from the next shard that has one.
     fn remove_one(&self, writing: &mut Writing) {
         loop {
             let shard = &self.shards[writing.next];
@@ -117,10 +161,10 @@ impl Cache {
             let Some(gone) = unused.or_else(|| table.iter().next()).cloned() else {
                 continue;
             };
-            if let Ok(entry) = table.find_entry(gone.hash, |place| Arc::ptr_eq(place, &gone)) {
-                entry.remove();
+            if let Ok(place) = table.find_entry(gone.hash, |place| Arc::ptr_eq(place, &gone)) {
+                place.remove();
                 shard.store(Arc::new(table));
-                writing.places -= 1;
+                writing.entries -= 1;
                 return;
             }
         }
@@ -136,9 +180,4 @@ impl Cache {
         // The tables themselves look at the bits at both ends.
         &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]
     }
-}
-
-#[inline]
-fn find<'a>(shard: &'a Shard, hash: u64, group: &str) -> Option<&'a Arc<Place>> {
-    shard.find(hash, |place| *place.group == *group)
 }

@@ -24,6 +24,7 @@ pub(super) struct Span {
 
 impl Span {
     /// Whether it is not over at `now`. A clock that was set back prolongs it by its length at most.
+    #[inline]
     pub(super) fn holds(self, now: Timestamp) -> bool {
         now.as_millis().abs_diff(self.since.as_millis()) < self.millis
     }
@@ -164,7 +165,14 @@ impl Entry {
         }
     }
 
+    /// Whether the snapshot may be used for as long as the entry stands.
+    #[inline]
+    pub(super) fn is_usable(&self) -> bool {
+        !matches!(self.standing, Standing::Unavailable(_))
+    }
+
     /// How long ago the snapshot was read.
+    #[inline]
     pub(super) fn age(&self, now: Timestamp) -> Duration {
         now.since(self.read_at)
     }

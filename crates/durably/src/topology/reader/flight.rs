@@ -9,10 +9,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use arc_swap::Guard;
 use futures::future::{FutureExt, Shared, WeakShared};
 
-use super::entry::Entry;
+use super::cache::Kept;
 use super::error::UnavailableReason;
 use super::inner::Inner;
 use super::source::Source;
@@ -45,7 +44,7 @@ pub(super) enum Joined<S: Source, T: Timer, R: Randomness, F> {
     /// A read to wait for.
     Flight(Shared<Flight<S, T, R, F>>),
     /// What a read has brought already.
-    Landed(Guard<Arc<Entry>>),
+    Landed(Kept),
 }
 
 enum Step<S: Source, T: Timer> {
@@ -68,7 +67,7 @@ impl<S: Source, T: Timer, R: Randomness, F> Flights<S, T, R, F> {
         &self,
         inner: &Arc<Inner<S, T, R, F>>,
         group: &str,
-        standing: impl FnOnce() -> Option<Guard<Arc<Entry>>>,
+        standing: impl FnOnce() -> Option<Kept>,
     ) -> Joined<S, T, R, F> {
         let mut list = self.lock();
         let listed = list.by_group.get(group);
@@ -122,9 +121,9 @@ impl<S: Source, T: Timer, R: Randomness, F> Flights<S, T, R, F> {
 impl<S: Source, T: Timer, R: Randomness, F> Unpin for Flight<S, T, R, F> {}
 
 impl<S: Source, T: Timer, R: Randomness, F> Future for Flight<S, T, R, F> {
-    type Output = Arc<Entry>;
+    type Output = Kept;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Arc<Entry>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Kept> {
         let Flight {
             inner, group, step, ..
         } = &mut *self;

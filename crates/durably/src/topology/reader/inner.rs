@@ -1,10 +1,10 @@
 //! What all handles of a reader share: its parts, its cache and the reads that are under way.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use arc_swap::Guard;
-
-use super::cache::Cache;
+use super::cache::{Cache, Kept};
+use super::counters::Counters;
 use super::entry::{Entry, Standing};
 use super::error::{TopologyUnavailable, UnavailableReason};
 use super::fallback::{FallbackEvent, Fallbacks};
@@ -23,25 +23,32 @@ pub(super) struct Inner<S: Source, T: Timer, R: Randomness, F> {
     pub(super) random: R,
     pub(super) fallbacks: F,
     pub(super) cache: Cache,
+    pub(super) counters: Counters,
     pub(super) flights: Flights<S, T, R, F>,
 }
 
 impl<S: Source, T: Timer, R: Randomness, F> Inner<S, T, R, F> {
     /// What is remembered of `group` and needs no look at the store.
     #[inline]
-    pub(super) fn standing(&self, group: &str, now: Timestamp) -> Option<Guard<Arc<Entry>>> {
-        self.cache
-            .get(group)
-            .filter(|entry| entry.stands.holds(now))
+    pub(super) fn standing(&self, group: &str, now: Timestamp) -> Option<Kept> {
+        self.cache.get(group, |entry| entry.stands.holds(now))
+    }
+
+    /// The answer that needs no look at the store.
+    #[inline]
+    pub(super) fn cached(&self, entry: Kept, now: Timestamp) -> Reading {
+        self.counters.count_cached();
+        let age = entry.age(now);
+        Reading::of(entry, Origin::Cached, age)
     }
 
     /// What is known of `group` after a look at the store, and whether that was needed.
-    pub(super) async fn look(self: &Arc<Self>, group: &str) -> (Guard<Arc<Entry>>, Origin) {
+    pub(super) async fn look(self: &Arc<Self>, group: &str) -> (Kept, Origin) {
         let joined = self
             .flights
             .join(self, group, || self.standing(group, self.timer.now()));
         match joined {
-            Joined::Flight(flight) => (Guard::from_inner(flight.await), Origin::Fresh),
+            Joined::Flight(flight) => (flight.await, Origin::Fresh),
             Joined::Landed(entry) => (entry, Origin::Cached),
         }
     }
@@ -51,7 +58,7 @@ impl<S: Source, T: Timer, R: Randomness, F> Inner<S, T, R, F> {
         &self,
         group: &str,
         answer: Result<Option<S::Text>, UnavailableReason>,
-    ) -> Arc<Entry> {
+    ) -> Kept {
         let brought = answer.and_then(|text| {
             text.map(|text| decode(group, text.as_ref()))
                 .transpose()
@@ -59,9 +66,14 @@ impl<S: Source, T: Timer, R: Randomness, F> Inner<S, T, R, F> {
         });
         let terms = self.options.terms(self.random.next());
         let now = self.timer.now();
-        self.cache.put(group, |previous| {
+        let entry = self.cache.put(group, |previous| {
             Entry::after(previous, group, brought, now, terms)
-        })
+        });
+        self.counters.reads.fetch_add(1, Ordering::Relaxed);
+        if !entry.is_usable() {
+            self.counters.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        entry
     }
 }
 
@@ -70,14 +82,16 @@ impl<S: Source, T: Timer, R: Randomness, F: Fallbacks> Inner<S, T, R, F> {
     pub(super) async fn answer(
         &self,
         group: &str,
-        entry: Guard<Arc<Entry>>,
+        entry: Kept,
         origin: Origin,
     ) -> Result<Reading, TopologyUnavailable> {
         let now = self.timer.now();
         let age = entry.age(now);
         let reason = match &entry.standing {
-            Standing::Taken => return Ok(Reading::of(entry, origin, age)),
-            Standing::Refused => return Ok(Reading::of(entry, Origin::Cached, age)),
+            Standing::Taken if origin == Origin::Fresh => {
+                return Ok(Reading::of(entry, Origin::Fresh, age));
+            }
+            Standing::Taken | Standing::Refused => return Ok(self.cached(entry, now)),
             Standing::Unavailable(reason) => reason.clone(),
         };
         if entry.may_be_stale(now, self.options.stale_if_error) {
@@ -105,6 +119,7 @@ impl<S: Source, T: Timer, R: Randomness, F: Fallbacks> Inner<S, T, R, F> {
             reason,
             origin,
         };
+        self.counters.fallbacks.fetch_add(1, Ordering::Relaxed);
         event.trace();
         self.fallbacks.on_fallback(&event);
     }

@@ -16,6 +16,7 @@
 
 mod cache;
 mod changes;
+mod counters;
 mod entry;
 mod error;
 mod fallback;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use futures::stream::{self, Stream};
 
 pub use changes::Change;
+pub use counters::ReaderCounters;
 pub use error::{TopologyUnavailable, UnavailableReason};
 pub use fallback::{FallbackEvent, Fallbacks, NoFallbacks};
 pub use options::ReaderOptions;
@@ -39,7 +41,7 @@ pub use source::Source;
 
 use self::cache::Cache;
 use self::changes::Follower;
-use self::entry::Standing;
+use self::counters::Counters;
 use self::flight::Flights;
 use self::inner::Inner;
 use crate::error::ConfigError;
@@ -125,6 +127,7 @@ impl<S: Source, T: Timer, R: Randomness, F: Fallbacks> TopologyReader<S, T, R, F
             random,
             fallbacks,
             cache,
+            counters: Counters::default(),
             flights: Flights::new(),
         };
         Ok(TopologyReader {
@@ -142,13 +145,8 @@ impl<S: Source, T: Timer, R: Randomness, F: Fallbacks> TopologyReader<S, T, R, F
     pub async fn get(&self, group: &str) -> Result<Reading, TopologyUnavailable> {
         let now = self.inner.timer.now();
         let (entry, origin) = match self.inner.standing(group, now) {
-            Some(entry) => {
-                if !matches!(entry.standing, Standing::Unavailable(_)) {
-                    let age = entry.age(now);
-                    return Ok(Reading::of(entry, Origin::Cached, age));
-                }
-                (entry, Origin::Cached)
-            }
+            Some(entry) if entry.is_usable() => return Ok(self.inner.cached(entry, now)),
+            Some(entry) => (entry, Origin::Cached),
             None => self.inner.look(group).await,
         };
         self.inner.answer(group, entry, origin).await
@@ -159,13 +157,7 @@ impl<S: Source, T: Timer, R: Randomness, F: Fallbacks> TopologyReader<S, T, R, F
     pub fn cached(&self, group: &str) -> Option<Reading> {
         let now = self.inner.timer.now();
         let entry = self.inner.standing(group, now)?;
-        match entry.standing {
-            Standing::Unavailable(_) => None,
-            Standing::Taken | Standing::Refused => {
-                let age = entry.age(now);
-                Some(Reading::of(entry, Origin::Cached, age))
-            }
-        }
+        entry.is_usable().then(|| self.inner.cached(entry, now))
     }
 
     /// What becomes of the group, beginning with what it is now; endless. It tells each newer edition and
@@ -179,6 +171,13 @@ impl<S: Source, T: Timer, R: Randomness, F: Fallbacks> TopologyReader<S, T, R, F
             let change = follower.next().await;
             Some((change, follower))
         })
+    }
+}
+
+impl<S: Source, T: Timer, R: Randomness, F> TopologyReader<S, T, R, F> {
+    /// What it has done, all clones together.
+    pub fn counters(&self) -> ReaderCounters {
+        self.inner.counters.read()
     }
 }
 

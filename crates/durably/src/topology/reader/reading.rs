@@ -5,9 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::Guard;
-
-use super::entry::Entry;
+use super::cache::Kept;
 use crate::topology::snapshot::Snapshot;
 
 /// Where an answer comes from.
@@ -42,24 +40,24 @@ impl Origin {
 /// A group as a reader knows it; dereferences to its [`Snapshot`].
 ///
 /// It borrows the reader's copy without counting who does, so threads do not get into each other's
-/// way. It can be held for as long as one likes and stays what it is; to keep many, keep their
-/// [`snapshot`](Self::snapshot).
+/// way. It stays what it is for as long as it is held. What the reader remembers of some other groups stays in
+/// memory with it, so keep its [`snapshot`](Self::snapshot) rather than itself for long.
 pub struct Reading {
-    kept: Kept,
+    of: Of,
     origin: Origin,
     age: Duration,
 }
 
-enum Kept {
-    Entry(Guard<Arc<Entry>>),
+enum Of {
+    Entry(Kept),
     Made(Arc<Snapshot>),
 }
 
 impl Reading {
     #[inline]
-    pub(super) fn of(entry: Guard<Arc<Entry>>, origin: Origin, age: Duration) -> Reading {
+    pub(super) fn of(entry: Kept, origin: Origin, age: Duration) -> Reading {
         Reading {
-            kept: Kept::Entry(entry),
+            of: Of::Entry(entry),
             origin,
             age,
         }
@@ -67,7 +65,7 @@ impl Reading {
 
     pub(super) fn made(snapshot: Snapshot, origin: Origin) -> Reading {
         Reading {
-            kept: Kept::Made(Arc::new(snapshot)),
+            of: Of::Made(Arc::new(snapshot)),
             origin,
             age: Duration::ZERO,
         }
@@ -76,9 +74,9 @@ impl Reading {
     /// The snapshot; a clone of it outlives the reader's interest in it.
     #[inline]
     pub fn snapshot(&self) -> &Arc<Snapshot> {
-        match &self.kept {
-            Kept::Entry(entry) => &entry.snapshot,
-            Kept::Made(snapshot) => snapshot,
+        match &self.of {
+            Of::Entry(entry) => &entry.snapshot,
+            Of::Made(snapshot) => snapshot,
         }
     }
 
