@@ -41,6 +41,12 @@ fn a_claim_without_an_answer_is_repeated_and_nothing_is_admitted_before() {
 
 #[test]
 fn a_claim_that_comes_too_late_sends_the_items_back_to_their_places() {
+    for crash in [false, true] {
+        come_too_late(crash);
+    }
+}
+
+fn come_too_late(crash: bool) {
     let setup = Setup::new(&[("acme", 2)], |builder| builder);
     setup.fate(|call| match call.message {
         Message::Request(_) => Fate::Arrives,
@@ -52,7 +58,10 @@ fn a_claim_that_comes_too_late_sends_the_items_back_to_their_places() {
         setup.status("job-001"),
         ItemStatus::Claiming { .. }
     ));
-    setup.enqueue_many("later", 2, "acme", "g");
+    if crash {
+        setup.shard.crash();
+    }
+    setup.enqueue_many("after", 2, "acme", "g");
     setup.assert_sums();
     // The grant is taken back; the claim finds nothing.
     setup.world.advance(Duration::from_secs(5));
@@ -60,10 +69,14 @@ fn a_claim_that_comes_too_late_sends_the_items_back_to_their_places() {
     // Only an answer sends it back.
     assert!(matches!(status, ItemStatus::Claiming { .. }), "{status:?}");
     setup.fate(|_| Fate::Arrives);
+    while matches!(setup.status("job-001"), ItemStatus::Claiming { .. }) {
+        setup.world.advance(ms(50));
+    }
+    setup.assert_sums();
     setup.run_until_done(4, MINUTE);
     assert_eq!(
         setup.started(),
-        ["job-000", "job-001", "later-000", "later-001"]
+        ["job-000", "job-001", "after-000", "after-001"]
     );
     let requeued: Vec<_> = setup
         .events()
@@ -233,6 +246,60 @@ fn a_claiming_item_that_is_cancelled_gives_its_permit_back_when_the_claim_is_ans
         assert!(matches!(status, ItemStatus::Finished { .. }), "{status:?}");
         setup.assert_settled(&["acme"]);
     }
+}
+
+#[test]
+fn a_permit_comes_back_while_others_of_its_grant_are_in_use() {
+    let setup = Setup::new(&[("acme", 2)], |builder| builder);
+    let long = ("job-001".to_owned(), 10 * SECOND);
+    setup.outside.takes_of.borrow_mut().extend([long]);
+    setup.enqueue_many("job", 2, "acme", "g");
+    setup.world.advance(SECOND);
+    assert_eq!((setup.done(), setup.usage("acme").granted), (1, 1));
+    setup.run_until_done(2, MINUTE);
+    setup.world.advance(SECOND);
+    setup.assert_settled(&["acme"]);
+}
+
+#[test]
+fn a_holder_that_has_forgotten_a_grant_is_not_told_of_it_for_ever() {
+    let setup = Setup::new(&[("acme", 2)], |builder| builder);
+    let long = ("job-001".to_owned(), 10 * SECOND);
+    setup.outside.takes_of.borrow_mut().extend([long]);
+    setup.enqueue_many("job", 2, "acme", "g");
+    setup.world.advance(ms(300));
+    assert_eq!(setup.started().len(), 2);
+    setup.outside.calls.borrow_mut().clear();
+    grudging(&setup, 0, GrantStatus::NotFound);
+    setup.world.advance(5 * SECOND);
+    assert_eq!((setup.done(), setup.outside.calls.borrow().len()), (1, 1));
+    setup.run_until_done(2, MINUTE);
+    setup.world.advance(SECOND);
+    assert_eq!(setup.rows("durability_semaphore_queue_grants"), 0);
+}
+
+#[test]
+fn a_holder_that_leaves_reports_unanswered_is_not_asked_in_a_circle() {
+    let setup = Setup::new(&[("acme", 1)], |builder| builder);
+    setup.enqueue_many("job", 1, "acme", "g");
+    setup.world.advance(ms(150));
+    assert_eq!(setup.started().len(), 1);
+    setup.outside.calls.borrow_mut().clear();
+    setup.script(|call| match call.message {
+        Message::Request(_) => None,
+        Message::Sync(_) => Some(Ok(Reply::Synced(SyncReply {
+            grant_results: Vec::new(),
+            leases: None,
+            contended: false,
+            now: None,
+        }))),
+    });
+    setup.world.advance(MINUTE);
+    let calls = setup.outside.calls.borrow().len();
+    assert!((5..200).contains(&calls), "told {calls} times in a minute");
+    *setup.outside.script.borrow_mut() = None;
+    setup.world.advance(MINUTE);
+    setup.assert_settled(&["acme"]);
 }
 
 #[test]

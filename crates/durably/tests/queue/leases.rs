@@ -331,6 +331,23 @@ fn a_crash_at_any_moment_loses_no_permit() {
 }
 
 #[test]
+fn a_crash_between_the_ends_of_what_was_drawn_together_loses_no_permit() {
+    let (setup, lender) = with_lease(10);
+    let ends = [("job-000", 1), ("job-001", 5), ("job-002", 10)];
+    let ends = ends.map(|(id, seconds)| (id.to_owned(), seconds * SECOND));
+    setup.outside.takes_of.borrow_mut().extend(ends);
+    setup.enqueue_many("job", 3, "acme", "g");
+    setup.world.advance(3 * SECOND);
+    setup.shard.crash();
+    setup.world.advance(4 * SECOND);
+    assert_eq!(lender.marks(), (3, 2));
+    setup.shard.crash();
+    setup.run_until_done(4, MINUTE);
+    setup.world.advance(3 * MINUTE);
+    assert_all_back(&setup, &lender);
+}
+
+#[test]
 fn what_a_lost_answer_gave_is_told_again_under_the_same_id() {
     for crash in [false, true] {
         let setup = Setup::new(&[], |builder| builder.max_admitted(50));

@@ -67,13 +67,14 @@ fn what_waits_keeps_its_age_and_its_place_through_cancelling_and_a_crash() {
     assert_eq!(usage(&setup), (3, 1, 0));
     // The oldest that waits, and one behind it.
     setup.cancel("job-001");
+    setup.assert_sums();
     setup.cancel("job-003");
     setup.assert_sums();
     assert_eq!(usage(&setup), (1, 1, 0));
 
     setup.shard.crash();
     setup.outside.calls.borrow_mut().clear();
-    setup.enqueue_many("late", 2, "acme", "g");
+    setup.enqueue_many("after", 2, "acme", "g");
     setup.assert_sums();
     setup.world.advance(SECOND);
     let oldest = setup
@@ -87,7 +88,7 @@ fn what_waits_keeps_its_age_and_its_place_through_cancelling_and_a_crash() {
         });
     assert_eq!(oldest, Some(at(START)));
     setup.run_until_done(4, MINUTE);
-    let in_order = ["job-000", "job-002", "late-000", "late-001"];
+    let in_order = ["job-000", "job-002", "after-000", "after-001"];
     assert_eq!(setup.started(), in_order);
     setup.world.advance(SECOND);
     setup.assert_settled(&["acme"]);

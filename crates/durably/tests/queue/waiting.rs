@@ -91,6 +91,24 @@ fn a_group_that_a_waiting_request_does_not_name_is_asked_for_at_once() {
 }
 
 #[test]
+fn no_more_is_left_waiting_at_holders_than_could_run() {
+    let setup = Setup::new(&[("acme", 0), ("bolt", 0)], |builder| {
+        patient(builder).max_admitted(1)
+    });
+    for key in ["acme", "bolt"] {
+        setup.enqueue_many(key, 5, key, "g");
+    }
+    setup.world.advance(5 * SECOND);
+    let calls = setup.outside.calls.borrow();
+    let waiting = calls.iter().filter_map(|call| match &call.message {
+        Message::Request(request) => request.wait_ms.map(|_| &*call.key),
+        Message::Sync(_) => None,
+    });
+    let waiting: std::collections::BTreeSet<&str> = waiting.collect();
+    assert_eq!(waiting.len(), 1, "{waiting:?}");
+}
+
+#[test]
 fn a_request_that_nobody_needs_any_more_is_withdrawn() {
     for crash in [false, true] {
         let setup = Setup::new(&[("acme", 0)], patient);
