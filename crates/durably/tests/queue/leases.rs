@@ -348,6 +348,23 @@ fn a_crash_between_the_ends_of_what_was_drawn_together_loses_no_permit() {
 }
 
 #[test]
+fn a_permit_that_was_used_is_not_drawn_again_after_a_crash() {
+    let (setup, lender) = with_lease(3);
+    for (done, job) in [(2, "one"), (3, "two")] {
+        setup.enqueue_many(job, 1, "acme", "g");
+        setup.run_until_done(done, SECOND);
+    }
+    setup.shard.crash();
+    setup.enqueue_many("last", 2, "acme", "g");
+    setup.run_until_done(5, MINUTE);
+    let (granted, leased) = admitted(&setup);
+    assert_eq!(granted, ["first-000", "last-001"]);
+    assert_eq!(leased.len(), 3);
+    setup.world.advance(3 * MINUTE);
+    assert_all_back(&setup, &lender);
+}
+
+#[test]
 fn what_a_lost_answer_gave_is_told_again_under_the_same_id() {
     for crash in [false, true] {
         let setup = Setup::new(&[], |builder| builder.max_admitted(50));

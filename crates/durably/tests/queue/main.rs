@@ -16,7 +16,7 @@ use std::time::Duration;
 use durably::semaphore::protocol::Message;
 use durably::semaphore::queue::{ItemStatus, Outcome, Refusal, WaitReason};
 
-use setup::{MINUTE, SECOND, START, Setup, at, item, ms};
+use setup::{Fate, MINUTE, SECOND, START, Setup, at, item, ms};
 
 #[test]
 fn jobs_run_oldest_first_within_the_limit_and_their_permits_come_back() {
@@ -226,6 +226,21 @@ fn it_asks_for_no_more_than_it_can_run() {
         started[..8].iter().all(|id| id.starts_with('a')),
         "{started:?}"
     );
+    setup.world.advance(SECOND);
+    setup.assert_settled(&["acme", "bolt"]);
+}
+
+#[test]
+fn places_that_one_key_has_asked_for_are_not_asked_for_by_another() {
+    let limits = [("acme", 2), ("bolt", 2)];
+    let setup = Setup::new(&limits, |builder| builder.max_admitted(2));
+    setup.fate(|_| Fate::AnswerLate(500));
+    setup.enqueue_many("a", 2, "acme", "g");
+    setup.enqueue_many("b", 2, "bolt", "g");
+    setup.world.advance(ms(300));
+    assert_eq!(setup.outside.calls.borrow().len(), 1);
+    setup.fate(|_| Fate::Arrives);
+    setup.run_until_done(4, MINUTE);
     setup.world.advance(SECOND);
     setup.assert_settled(&["acme", "bolt"]);
 }

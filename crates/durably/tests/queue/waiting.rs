@@ -51,6 +51,10 @@ fn a_freed_permit_goes_to_who_waits_within_one_round_and_nobody_polls() {
     setup.run_until_done(2, MINUTE);
     setup.world.advance(SECOND);
     setup.assert_settled(&["acme"]);
+    // Nothing is left that would wake the object but the end of retention.
+    setup.world.advance(MINUTE);
+    let alarm = setup.shard.alarm().expect("retention ends some day");
+    assert!(alarm.since(setup.world.now()) > 23 * 60 * MINUTE);
 }
 
 #[test]
