@@ -173,6 +173,27 @@ fn a_smaller_claim_admits_the_oldest_and_sends_the_newest_back() {
 }
 
 #[test]
+fn who_goes_back_waits_before_those_that_came_meanwhile() {
+    let setup = Setup::new(&[], |builder| builder);
+    grudging(&setup, 3, GrantStatus::Expired);
+    setup.fate(|call| match call.message {
+        Message::Request(_) => Fate::Arrives,
+        Message::Sync(_) => Fate::AnswerLate(500),
+    });
+    setup.enqueue_many("job", 5, "acme", "g");
+    setup.world.advance(ms(100));
+    setup.enqueue_many("after", 2, "acme", "g");
+    setup.world.advance(ms(400));
+    let place = |id| match setup.status(id) {
+        ItemStatus::Queued { place, .. } => place,
+        other => panic!("{id} does not wait: {other:?}"),
+    };
+    assert_eq!((place("job-003"), place("job-004")), (1, 2));
+    assert_eq!((place("after-000"), place("after-001")), (3, 4));
+    setup.assert_sums();
+}
+
+#[test]
 fn permits_that_nobody_needs_are_left_unclaimed() {
     let setup = Setup::new(&[("acme", 5)], |builder| builder);
     setup.enqueue_many("job", 3, "acme", "g");
