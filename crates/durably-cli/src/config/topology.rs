@@ -47,7 +47,7 @@ impl TopologySettings {
         for StateChannel { name, role } in self.state_channels {
             let mut channel = StateChannelConfig::default();
             channel.members = role;
-            channel.attempt_timeout = timeout;
+            channel.calls.attempt_timeout = timeout;
             if config.channels.insert(name.clone(), channel).is_some() {
                 return Err(ConfigError::new(
                     "state_channels",

@@ -44,13 +44,13 @@ impl TopologiesConfig {
     /// Refuses what no coordinator could be opened with.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.scheduler().check()?;
-        check_duration("attempt_timeout", self.publisher.attempt_timeout)?;
+        check_duration("attempt_timeout", self.publisher.calls.attempt_timeout)?;
         check_duration("landing_window", self.publisher.landing_window)?;
         for (name, channel) in &self.channels {
             if name.is_empty() {
                 return Err(ConfigError::new("channel", "must have a name"));
             }
-            check_duration("attempt_timeout", channel.attempt_timeout)?;
+            check_duration("attempt_timeout", channel.calls.attempt_timeout)?;
         }
         if self.max_snapshot_bytes == 0 {
             return Err(ConfigError::new("max_snapshot_bytes", "must not be 0"));

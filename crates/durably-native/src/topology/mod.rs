@@ -132,8 +132,7 @@ impl Topologies {
         Ok((builder, topologies))
     }
 
-    /// Where a topology is published: a folder for
-    /// [`FolderReader`].
+    /// Where a topology is published: a folder for [`FolderReader`].
     pub fn folder(&self, topology: &str) -> PathBuf {
         let digest = Sha256::digest(topology);
         let mut hash = [0; 16];

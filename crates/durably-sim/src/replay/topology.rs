@@ -442,9 +442,9 @@ fn configured(
     let publish = setting("publish");
     if publish != false {
         let mut config = PublisherConfig::default();
-        config.attempt_timeout = timeout(&publish)?;
-        config.backoff = backoff.clone();
-        config.overlap = Overlap::Never;
+        config.calls.attempt_timeout = timeout(&publish)?;
+        config.calls.backoff = backoff.clone();
+        config.calls.overlap = Overlap::Never;
         let publisher = ScriptedPublisher {
             host: host.clone(),
             outside: outside.clone(),
@@ -454,9 +454,9 @@ fn configured(
     let channels = setting("channels");
     for (place, name) in step.channels.iter().enumerate() {
         let mut config = StateChannelConfig::default();
-        config.attempt_timeout = timeout(&channels[name])?;
-        config.backoff = backoff.clone();
-        config.overlap = Overlap::Never;
+        config.calls.attempt_timeout = timeout(&channels[name])?;
+        config.calls.backoff = backoff.clone();
+        config.calls.overlap = Overlap::Never;
         config.members = match channels[name]["members"].as_str() {
             Some("read") => Role::Read,
             _ => Role::Write,

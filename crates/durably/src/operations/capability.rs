@@ -211,7 +211,7 @@ impl Operations {
             admitting.admit(transaction, &handler, candidates, slots)
         });
         let driver = driver.clone();
-        let settled = self.0.detached(async move {
+        let settled = self.0.scheduler.detached(async move {
             let admission = admitted.await?;
             for event in &admission.events {
                 driver.tell(event);
@@ -220,7 +220,7 @@ impl Operations {
             if admission.waiting {
                 driver.wake_pump();
             }
-            Ok(admission.outcomes)
+            Ok::<_, OperationError>(admission.outcomes)
         });
         for (place, outcome) in settled.await? {
             outcomes[place] = outcome;
@@ -284,7 +284,7 @@ impl Operations {
             .scheduler
             .transaction(move |transaction| cancelling.cancel(transaction, id));
         let driver = self.0.clone();
-        let settled = self.0.detached(async move {
+        let settled = self.0.scheduler.detached(async move {
             let Cancellation {
                 outcome,
                 claim,
@@ -348,7 +348,7 @@ impl Operations {
             .scheduler
             .transaction(move |transaction| purging.purge_ended(transaction, &ids, before));
         let driver = self.0.clone();
-        let told = self.0.detached(async move {
+        let told = self.0.scheduler.detached(async move {
             let removed = removed.await?;
             for event in &removed {
                 driver.tell(event);
@@ -381,7 +381,7 @@ impl Operations {
                 purging.purge(transaction, before, position, left, old)
             });
             let driver = self.0.clone();
-            let batch = self.0.detached(async move {
+            let batch = self.0.scheduler.detached(async move {
                 let (removed, next) = removed.await?;
                 for event in &removed {
                     let claim = driver.claims.borrow().get(&event.generation).cloned();
@@ -390,7 +390,7 @@ impl Operations {
                     }
                     driver.tell(event);
                 }
-                Ok((removed.len() as u64, next))
+                Ok::<_, OperationError>((removed.len() as u64, next))
             });
             let (removed, next) = batch.await?;
             purged += removed;

@@ -15,7 +15,6 @@ use futures::channel::oneshot;
 use serde_json::Value;
 
 use super::decide::{self, Pick, State};
-use super::error::OperationError;
 use super::event::{OperationEvent, OperationEventKind};
 use super::handler::Handler;
 use super::store;
@@ -137,28 +136,6 @@ impl Driver {
             asked: Cell::new(Timestamp::ZERO),
             passes: RefCell::default(),
         })
-    }
-
-    /// Runs `work` to its end even if the returned future is dropped: what follows a commit must
-    /// not be lost with a caller that stopped waiting.
-    pub(super) fn detached<T, Work>(
-        &self,
-        work: Work,
-    ) -> impl Future<Output = Result<T, OperationError>> + use<T, Work>
-    where
-        T: 'static,
-        Work: Future<Output = Result<T, OperationError>> + 'static,
-    {
-        let (reply, answer) = oneshot::channel();
-        self.scheduler.spawn(async move {
-            // The caller may have stopped waiting.
-            let _ = reply.send(work.await);
-        });
-        async move {
-            answer.await.unwrap_or_else(|_| {
-                Err(StorageError::Ended("the operation was cut off".into()).into())
-            })
-        }
     }
 
     pub(super) fn tell(&self, event: &OperationEvent) {

@@ -49,8 +49,7 @@ impl Lanes {
         ticket
     }
 
-    /// Whoever is to be served next, leaving out those after whom `tried` were served without
-    /// starting anything: the first in line whose lane is free.
+    /// Whoever is to be served next: the first in line whose lane is free.
     pub(super) fn next_in_line(&self) -> Option<(Ticket, &str)> {
         if self.is_full() {
             return None;

@@ -13,6 +13,7 @@ use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use futures::channel::oneshot;
 use futures::future::{AbortHandle, abortable};
 
 pub(crate) use pass::report;
@@ -295,6 +296,29 @@ impl Scheduler {
     /// Runs a task in the background, for as long as the instance lives.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.0.host.spawn(Box::pin(task));
+    }
+
+    /// Runs `work` to its end even if the returned future is dropped: what follows a commit must not be
+    /// lost with a caller that stopped waiting.
+    pub(crate) fn detached<T, E, Work>(
+        &self,
+        work: Work,
+    ) -> impl Future<Output = Result<T, E>> + use<T, E, Work>
+    where
+        T: 'static,
+        E: From<StorageError> + 'static,
+        Work: Future<Output = Result<T, E>> + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        self.spawn(async move {
+            // The caller may have stopped waiting.
+            let _ = reply.send(work.await);
+        });
+        async move {
+            answer
+                .await
+                .unwrap_or_else(|_| Err(StorageError::Ended("the call was cut off".into()).into()))
+        }
     }
 
     /// Whether only alarm passes run what is due.

@@ -17,10 +17,9 @@ use super::event::TopologyEvent;
 use super::publication::Publishing;
 use super::publisher::Publisher;
 use super::snapshot::{Incarnation, Member, Snapshot};
-use crate::backoff::Backoff;
 use crate::error::{BoxError, ConfigError, OpenError};
 use crate::lifecycle::Hook;
-use crate::outbox::{ChannelConfig, Outbox, Overlap, Publish};
+use crate::outbox::{ChannelConfig, Outbox, Publish};
 use crate::time::{MAX_DURATION, check_duration};
 
 /// The outbox channel of publications; those of state channels are `durability.topology.NAME`.
@@ -35,86 +34,41 @@ pub(super) fn outbox_channel(state_channel: &str) -> String {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PublisherConfig {
-    /// A write that takes this long is not waited for any more; 30 s by default.
-    pub attempt_timeout: Duration,
+    /// The time-out of a write, after which it is not waited for any more, the delay between attempts,
+    /// and how many groups are published at once.
+    pub calls: ChannelConfig,
     /// How long after its time-out a write may still land in a store that is not version-aware; 5 min by
     /// default.
     pub landing_window: Duration,
-    /// The delay between attempts; doubling from 1 s to 5 min by default, with jitter.
-    pub backoff: Backoff,
-    /// Whether groups are published beside each other (the default) or one after the other.
-    pub overlap: Overlap,
-    /// How many groups are published at once; 64 by default.
-    pub max_in_flight: u64,
 }
 
 impl Default for PublisherConfig {
     fn default() -> Self {
-        let ChannelConfig {
-            overlap,
-            max_in_flight,
-            attempt_timeout,
-            backoff,
-        } = ChannelConfig::default();
         PublisherConfig {
-            attempt_timeout,
+            calls: ChannelConfig::default(),
             landing_window: Duration::from_secs(5 * 60),
-            backoff,
-            overlap,
-            max_in_flight,
         }
     }
 }
 
 /// A state channel: whom it reaches, and how deliveries are attempted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct StateChannelConfig {
     /// Which members it reaches; active ones by default.
     pub members: Role,
-    /// A delivery that takes this long has failed; 30 s by default.
-    pub attempt_timeout: Duration,
-    /// The delay between attempts; doubling from 1 s to 5 min by default, with jitter.
-    pub backoff: Backoff,
-    /// Whether members are served beside each other (the default) or in batches that wait for their
-    /// slowest.
-    pub overlap: Overlap,
-    /// How many deliveries are on their way at once; 64 by default.
-    pub max_in_flight: u64,
-}
-
-impl Default for StateChannelConfig {
-    fn default() -> Self {
-        let ChannelConfig {
-            overlap,
-            max_in_flight,
-            attempt_timeout,
-            backoff,
-        } = ChannelConfig::default();
-        StateChannelConfig {
-            members: Role::default(),
-            attempt_timeout,
-            backoff,
-            overlap,
-            max_in_flight,
-        }
-    }
+    /// The time-out of a delivery, the delay between attempts, and how many members are served at once.
+    pub calls: ChannelConfig,
 }
 
 /// The settings of the outbox channel behind a publisher or state channel. The topology watches the
 /// time of each call itself, since it goes on watching a write that it no longer waits for.
-fn outbox_config(
-    attempt_timeout: Duration,
-    backoff: Backoff,
-    overlap: Overlap,
-    max_in_flight: u64,
-) -> Result<ChannelConfig, ConfigError> {
-    check_duration("attempt_timeout", attempt_timeout)?;
+fn outbox_config(calls: ChannelConfig) -> Result<ChannelConfig, ConfigError> {
+    calls.check()?;
+    let attempt_timeout = calls.attempt_timeout.saturating_mul(2).min(MAX_DURATION);
     Ok(ChannelConfig {
-        attempt_timeout: attempt_timeout.saturating_mul(2).min(MAX_DURATION),
-        backoff,
-        overlap,
-        max_in_flight,
+        attempt_timeout,
+        ..calls
     })
 }
 
@@ -263,12 +217,8 @@ impl TopologyBuilder {
         let driver = Driver::new(&self.outbox, settings);
         if let Some((publisher, config)) = self.publisher {
             check_duration("landing_window", config.landing_window)?;
-            let outbox = outbox_config(
-                config.attempt_timeout,
-                config.backoff,
-                config.overlap,
-                config.max_in_flight,
-            )?;
+            let attempt_timeout = config.calls.attempt_timeout;
+            let outbox = outbox_config(config.calls)?;
             let weak = Rc::downgrade(&driver);
             let publish = Publish::each(move |entry| Driver::publish(weak.clone(), entry));
             let channel = self.outbox.channel(PUBLICATIONS, outbox, publish)?;
@@ -276,7 +226,7 @@ impl TopologyBuilder {
             driver.set_publishing(Publishing {
                 publisher,
                 channel,
-                attempt_timeout: config.attempt_timeout,
+                attempt_timeout,
                 landing_window: config.landing_window,
             });
         }
@@ -285,12 +235,8 @@ impl TopologyBuilder {
             if name.is_empty() {
                 return Err(ConfigError::new("channel", "must have a name").into());
             }
-            let outbox = outbox_config(
-                config.attempt_timeout,
-                config.backoff,
-                config.overlap,
-                config.max_in_flight,
-            )?;
+            let attempt_timeout = config.calls.attempt_timeout;
+            let outbox = outbox_config(config.calls)?;
             let (weak, place) = (Rc::downgrade(&driver), channels.len());
             let publish = Publish::each(move |entry| Driver::deliver(weak.clone(), place, entry));
             let channel = self
@@ -300,7 +246,7 @@ impl TopologyBuilder {
             channels.push(StateChannel {
                 name,
                 role: config.members,
-                attempt_timeout: config.attempt_timeout,
+                attempt_timeout,
                 channel,
                 deliver,
             });

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::draft::Role;
-use super::driver::{Driver, Waited};
+use super::driver::Driver;
 use super::snapshot::{Incarnation, Member};
 use super::store;
 use crate::bugs::{self, Bug};
@@ -121,11 +121,11 @@ impl Driver {
         let call = async move { deliver(member, update).await };
         let call = Box::pin(AssertUnwindSafe(call).catch_unwind());
         let error = match driver.within(channel.attempt_timeout, call).await {
-            Waited::Answered(Ok(Ok(()))) => return Ok(Outcome::Done),
-            Waited::Answered(Ok(Err(error))) => error_text(&*error),
-            Waited::Answered(Err(panic)) => panic_text("the deliver callback", &*panic),
+            Some(Ok(Ok(()))) => return Ok(Outcome::Done),
+            Some(Ok(Err(error))) => error_text(&*error),
+            Some(Err(panic)) => panic_text("the deliver callback", &*panic),
             // It may still arrive; members pass over what is older than what they have.
-            Waited::TimedOut => took_too_long("delivery", channel.attempt_timeout),
+            None => took_too_long("delivery", channel.attempt_timeout),
         };
         tracing::error!(
             group,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::join_all;
 
 use super::draft::{DrainEnd, Membership};
-use super::driver::{Driver, Waited};
+use super::driver::Driver;
 use super::error::TopologyError;
 use super::event::TopologyEventKind;
 use super::snapshot::{Member, MemberState};
@@ -135,12 +135,10 @@ impl Driver {
             .within(ANSWER_TIMEOUT, drained(drain.group.clone(), member))
             .await
         {
-            Waited::Answered(Ok(true)) => return Ok(Look::Over { by_deadline: false }),
-            Waited::Answered(Ok(false)) => return Ok(Look::NotYet),
-            Waited::Answered(Err(error)) => error_text(&*error),
-            Waited::TimedOut => {
-                super::delivery::took_too_long("answer of `drained`", ANSWER_TIMEOUT)
-            }
+            Some(Ok(true)) => return Ok(Look::Over { by_deadline: false }),
+            Some(Ok(false)) => return Ok(Look::NotYet),
+            Some(Err(error)) => error_text(&*error),
+            None => super::delivery::took_too_long("answer of `drained`", ANSWER_TIMEOUT),
         };
         tracing::error!(
             group = drain.group,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::channel::oneshot;
 use futures::future::{Either, select};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::delivery::{StateChannel, delivery_value};
 use super::draft::{Current, Draft, RemovalGuard};
@@ -18,9 +18,8 @@ use super::event::{TopologyEvent, TopologyEventKind};
 use super::publication::Publishing;
 use super::snapshot::{Edition, Incarnation, Snapshot};
 use super::store::{self, GroupRow};
-use crate::bugs::{self, Bug};
 use crate::error::{BoxError, StorageError};
-use crate::host::{LocalFuture, Sql, Transaction};
+use crate::host::{LocalFuture, Sql};
 use crate::lifecycle::{self, Hook};
 use crate::migrations::Migration;
 use crate::outbox::{Channel, Ending, Outbox, OutboxError, OutboxEventKind};
@@ -117,22 +116,6 @@ impl Driver {
         };
         event.trace();
         lifecycle::emit(self.settings.hook.as_ref(), &event);
-    }
-
-    /// Runs what follows a commit to its end even if nobody waits for it any more.
-    pub(super) fn detached<T: 'static>(
-        &self,
-        work: impl Future<Output = Result<T, TopologyError>> + 'static,
-    ) -> impl Future<Output = Result<T, TopologyError>> {
-        let (reply, answer) = oneshot::channel();
-        self.scheduler.spawn(async move {
-            let _ = reply.send(work.await);
-        });
-        async move {
-            answer.await.unwrap_or_else(|_| {
-                Err(StorageError::Ended("the change was cut off".into()).into())
-            })
-        }
     }
 
     /// Wakes those who wait for something to happen to a group.
@@ -272,7 +255,7 @@ impl Driver {
             Ok::<_, TopologyError>(incarnation)
         });
         let driver = self.clone();
-        let told = self.detached(async move {
+        let told = self.scheduler.detached(async move {
             let incarnation = begun.await?;
             driver.tell("", TopologyEventKind::Incarnation(incarnation.clone()));
             Ok(incarnation)
@@ -354,30 +337,18 @@ pub(super) fn live_group(sql: &dyn Sql, group: &str) -> Result<GroupRow, Topolog
     row.ok_or_else(|| TopologyError::UnknownGroup(group.to_owned()))
 }
 
-/// What of a call that is waited for at most `timeout` long.
-pub(super) enum Waited<T> {
-    Answered(T),
-    TimedOut,
-}
-
 impl Driver {
-    /// Waits for `call` for at most `timeout`.
+    /// Waits for `call` for at most `timeout`; `None` if it takes longer.
     pub(super) async fn within<T>(
         &self,
         timeout: Duration,
         call: impl Future<Output = T> + Unpin,
-    ) -> Waited<T> {
+    ) -> Option<T> {
         match select(call, self.scheduler.host().sleep(timeout)).await {
-            Either::Left((answer, _)) => Waited::Answered(answer),
-            Either::Right(_) => Waited::TimedOut,
+            Either::Left((answer, _)) => Some(answer),
+            Either::Right(_) => None,
         }
     }
-}
-
-/// The value of a publication's entry: what it says is in the group's rows, since whatever changes
-/// these stages it anew.
-pub(super) fn publication_value(version: u64) -> Value {
-    json!({ "version": version })
 }
 
 impl Participant for Driver {
@@ -427,20 +398,4 @@ impl Participant for Driver {
     fn run_due(self: Rc<Self>, now: Timestamp) -> LocalFuture<Result<(), BoxError>> {
         Box::pin(async move { self.end_drains(now).await.map_err(BoxError::from) })
     }
-}
-
-/// Whether a transaction's change is followed by a publication.
-pub(super) fn stage_change(
-    driver: &Driver,
-    transaction: &dyn Transaction,
-    row: &GroupRow,
-) -> Result<(), TopologyError> {
-    let sql = transaction.sql();
-    let now = driver.scheduler.now();
-    store::put_group(sql, row, driver.publishing().is_some(), now)?;
-    let publishes = !(row.deleted && bugs::is_on(Bug::DeletionNotPublished));
-    if let Some(publishing) = driver.publishing().filter(|_| publishes) {
-        publishing.stage(transaction, row)?;
-    }
-    Ok(())
 }

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::channel::oneshot;
+use serde_json::{Value, json};
 
 use super::delivery::took_too_long;
-use super::driver::{Driver, Waited, publication_value};
+use super::driver::Driver;
 use super::error::TopologyError;
 use super::publisher::{Landing, Publication, Publisher};
 use super::snapshot::{Edition, encode};
@@ -54,6 +55,12 @@ impl Publishing {
     }
 }
 
+/// The value of a publication's entry: what it says is in the group's rows, since whatever changes
+/// these stages it anew.
+fn publication_value(version: u64) -> Value {
+    json!({ "version": version })
+}
+
 /// A write that is about to start.
 struct Write {
     publication: Rc<Publication>,
@@ -84,17 +91,17 @@ impl Driver {
             }
         });
         let error = match driver.within(publishing.attempt_timeout, landing).await {
-            Waited::Answered(Ok(Ok(Ok(landing)))) => {
+            Some(Ok(Ok(Ok(landing)))) => {
                 return driver.landed(group, write, landing).await;
             }
-            Waited::Answered(Ok(Ok(Err(error)))) => error_text(&*error),
+            Some(Ok(Ok(Err(error)))) => error_text(&*error),
             // It did not say whether anything is still on its way, so the record stays.
-            Waited::Answered(Ok(Err(panic))) => {
+            Some(Ok(Err(panic))) => {
                 let error = panic_text("the publisher", &*panic);
                 return Ok(failed(&group, entry.attempt, error));
             }
-            Waited::Answered(Err(_)) => return Err("the write was cut off".into()),
-            Waited::TimedOut => {
+            Some(Err(_)) => return Err("the write was cut off".into()),
+            None => {
                 let error = took_too_long("write", publishing.attempt_timeout);
                 if let Some(record) = write.record
                     && bugs::is_on(Bug::ForgetUnendedWrite)

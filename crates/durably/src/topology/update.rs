@@ -12,7 +12,7 @@ use super::coordinator::{Deleted, Updated, outbox_channel};
 use super::delivery::{StateChannel, delivery_value, key, keys_of};
 use super::draft::{self, Current, Draft, Membership, RemovalGuard};
 use super::drain::{DrainPlan, plan_drains};
-use super::driver::{Driver, Updater, check_group, stage_change};
+use super::driver::{Driver, Updater, check_group};
 use super::error::{MAX_STATE_BYTES, TopologyError};
 use super::event::TopologyEventKind;
 use super::snapshot::{Member, MemberState, Snapshot, encode};
@@ -54,7 +54,7 @@ impl Driver {
             Ok::<_, TopologyError>(changed)
         });
         let (driver, of) = (self.clone(), group.to_owned());
-        let followed = self.detached(async move {
+        let followed = self.scheduler.detached(async move {
             let Changed {
                 snapshot,
                 is_new,
@@ -86,7 +86,7 @@ impl Driver {
             Ok::<_, TopologyError>((version, driver.line_up(transaction, &of)))
         });
         let (driver, of) = (self.clone(), group.to_owned());
-        let followed = self.detached(async move {
+        let followed = self.scheduler.detached(async move {
             let (version, line) = deleted.await?;
             if let Some(version) = version {
                 driver.tell(&of, TopologyEventKind::Deleted { version });
@@ -196,7 +196,7 @@ impl Driver {
             for place in &change.written {
                 store::put_member(sql, group, &change.after[*place])?;
             }
-            stage_change(self, transaction, &row)?;
+            self.put_version(transaction, &row)?;
         }
         self.write_drains(sql, group, &before, &change)?;
         let (states, changed) = self.write_states(sql, group, found.states, draft.states)?;
@@ -242,8 +242,24 @@ impl Driver {
             self.outbox
                 .discard_between(transaction, &channel, &from, &before)?;
         }
-        stage_change(self, transaction, &row)?;
+        self.put_version(transaction, &row)?;
         Ok(Some(row.version))
+    }
+
+    /// Stores a group's new version, and stages its publication.
+    fn put_version(
+        &self,
+        transaction: &dyn Transaction,
+        row: &GroupRow,
+    ) -> Result<(), TopologyError> {
+        let publishing = self.publishing();
+        let now = self.scheduler.now();
+        store::put_group(transaction.sql(), row, publishing.is_some(), now)?;
+        let publishes = !(row.deleted && bugs::is_on(Bug::DeletionNotPublished));
+        if let Some(publishing) = publishing.filter(|_| publishes) {
+            publishing.stage(transaction, row)?;
+        }
+        Ok(())
     }
 
     fn check_size(&self, row: &GroupRow, members: &[Member]) -> Result<(), TopologyError> {

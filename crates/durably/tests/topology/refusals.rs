@@ -176,7 +176,7 @@ fn settings_out_of_range_are_refused_by_name() {
         timeout: u64,
     ) -> durably::topology::TopologyBuilder {
         let mut config = StateChannelConfig::default();
-        config.attempt_timeout = seconds(timeout);
+        config.calls.attempt_timeout = seconds(timeout);
         builder.channel(name, config, |_, _| async { Ok(()) })
     }
     assert_eq!(

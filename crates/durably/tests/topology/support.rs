@@ -184,8 +184,8 @@ pub(crate) struct Fixture {
 
 fn publisher_config() -> PublisherConfig {
     let mut config = PublisherConfig::default();
-    config.attempt_timeout = TIMEOUT;
-    config.backoff = every_second();
+    config.calls.attempt_timeout = TIMEOUT;
+    config.calls.backoff = every_second();
     config
 }
 
@@ -197,8 +197,8 @@ fn build(host: Rc<dyn Host>, around: &Around) -> Result<CoordinatorObject, OpenE
         builder = publish(builder);
     }
     let mut config = StateChannelConfig::default();
-    config.attempt_timeout = TIMEOUT;
-    config.backoff = every_second();
+    config.calls.attempt_timeout = TIMEOUT;
+    config.calls.backoff = every_second();
     let (reactions, delivered) = (around.reactions.clone(), around.delivered.clone());
     builder = builder.channel("limits", config, move |member, update| {
         let reaction = reactions.borrow().get(&member.id).copied();

@@ -210,14 +210,14 @@ fn build(
         _ => Overlap::Never,
     };
     let mut config = PublisherConfig::default();
-    config.attempt_timeout = run.knob_ms("attempt-ms");
+    config.calls.attempt_timeout = run.knob_ms("attempt-ms");
     config.landing_window = run.knob_ms("landing-ms");
-    config.backoff = backoff.clone();
-    config.overlap = overlap;
-    config.max_in_flight = run.knob("in-flight");
+    config.calls.backoff = backoff.clone();
+    config.calls.overlap = overlap;
+    config.calls.max_in_flight = run.knob("in-flight");
     // The window is counted from before the record of the write is committed.
     let committed = run.knob_ms("commit-ms") * 2;
-    let window = (config.attempt_timeout + config.landing_window).saturating_sub(committed);
+    let window = (config.calls.attempt_timeout + config.landing_window).saturating_sub(committed);
     let publisher = StorePublisher {
         store,
         node: node.clone(),
@@ -227,10 +227,10 @@ fn build(
     for (name, role) in channels(&run) {
         let mut config = StateChannelConfig::default();
         config.members = *role;
-        config.attempt_timeout = run.knob_ms("attempt-ms");
-        config.backoff = backoff.clone();
-        config.overlap = overlap;
-        config.max_in_flight = run.knob("in-flight");
+        config.calls.attempt_timeout = run.knob_ms("attempt-ms");
+        config.calls.backoff = backoff.clone();
+        config.calls.overlap = overlap;
+        config.calls.max_in_flight = run.knob("in-flight");
         let (region, node) = (region.clone(), node.clone());
         builder = builder.channel(*name, config, move |member: Member, update: StateUpdate| {
             let (region, node) = (region.clone(), node.clone());

@@ -1,33 +1,22 @@
 //! A member's side of state channels: applies what is newer than what it has, in its own transaction.
 
+mod store;
+
+use std::cmp::Ordering;
 use std::rc::Rc;
 
 use serde_json::Value;
 
 use super::delivery::StateUpdate;
-use super::snapshot::Incarnation;
+use super::snapshot::Edition;
 use crate::bugs::{self, Bug};
-use crate::error::{OpenError, StorageError};
+use crate::error::{BoxError, OpenError, StorageError};
 use crate::host::{LocalFuture, Sql, Transaction};
 use crate::migrations::Migration;
 use crate::scheduler::{Participant, Scheduler};
 use crate::time::Timestamp;
 
-/// The capability's schema, oldest migration first.
-pub const RECEIVER_MIGRATIONS: &[Migration] = &[Migration {
-    name: "0001_topology_receiver",
-    up: "CREATE TABLE durability_topology_applied (
-            group_id TEXT NOT NULL,
-            channel TEXT NOT NULL,
-            coordinator TEXT NOT NULL,
-            created_at INTEGER NOT NULL,
-            nonce TEXT NOT NULL,
-            version INTEGER NOT NULL,
-            value TEXT NOT NULL,
-            PRIMARY KEY (group_id, channel)
-        ) STRICT, WITHOUT ROWID;",
-    down: "DROP TABLE durability_topology_applied;",
-}];
+pub use store::RECEIVER_MIGRATIONS;
 
 /// What a member has of the state channels of its groups. Clones are handles to the same.
 ///
@@ -90,7 +79,7 @@ impl StateReceiver {
             if !is_newer(sql, &update)? && !bugs::is_on(Bug::ReceiverAppliesAnything) {
                 return Ok(false);
             }
-            store(sql, &update)?;
+            store::put(sql, &update)?;
             apply(transaction, &update)?;
             Ok(true)
         });
@@ -105,62 +94,25 @@ impl StateReceiver {
     pub async fn value(&self, group: &str, channel: &str) -> Result<Option<Value>, StorageError> {
         let (group, channel) = (group.to_owned(), channel.to_owned());
         let host = self.0.scheduler.host();
-        let read = host.transaction(move |transaction| {
-            transaction.sql().first(
-                "SELECT value FROM durability_topology_applied WHERE group_id = ? AND channel = ?",
-                &[(&group).into(), (&channel).into()],
-                |row| {
-                    serde_json::from_str(row.text(0)?).map_err(|_| StorageError::Value {
-                        column: 0,
-                        expected: "a value in JSON",
-                    })
-                },
-            )
-        });
+        let read =
+            host.transaction(move |transaction| store::value(transaction.sql(), &group, &channel));
         read.await
     }
 }
 
 fn is_newer(sql: &dyn Sql, update: &StateUpdate) -> Result<bool, StorageError> {
-    let applied = sql.first(
-        "SELECT coordinator, created_at, nonce, version
-         FROM durability_topology_applied WHERE group_id = ? AND channel = ?",
-        &[(&update.group).into(), (&update.channel).into()],
-        |row| {
-            let incarnation = Incarnation {
-                created_at: row.time(1)?,
-                nonce: row.string(2)?,
-            };
-            Ok((row.string(0)?, incarnation, row.count(3)?))
+    let Some(applied) = store::applied(sql, &update.group, &update.channel)? else {
+        return Ok(true);
+    };
+    let sent = Edition {
+        coordinator: update.coordinator.clone(),
+        incarnation: match bugs::is_on(Bug::ReceiverIgnoresIncarnation) {
+            true => applied.incarnation.clone(),
+            false => update.incarnation.clone(),
         },
-    )?;
-    Ok(applied.is_none_or(|(coordinator, incarnation, version)| {
-        coordinator != update.coordinator
-            || bugs::is_on(Bug::ReceiverIgnoresIncarnation) && update.version > version
-            || !bugs::is_on(Bug::ReceiverIgnoresIncarnation)
-                && (&update.incarnation, update.version) > (&incarnation, version)
-    }))
-}
-
-fn store(sql: &dyn Sql, update: &StateUpdate) -> Result<(), StorageError> {
-    sql.execute(
-        "INSERT INTO durability_topology_applied
-            (group_id, channel, coordinator, created_at, nonce, version, value)
-         VALUES (?, ?, ?, ?, ?, ?, ?)
-         ON CONFLICT (group_id, channel) DO UPDATE SET
-            coordinator = excluded.coordinator, created_at = excluded.created_at,
-            nonce = excluded.nonce, version = excluded.version, value = excluded.value",
-        &[
-            (&update.group).into(),
-            (&update.channel).into(),
-            (&update.coordinator).into(),
-            update.incarnation.created_at.into(),
-            (&update.incarnation.nonce).into(),
-            update.version.into(),
-            (&update.value.to_string()).into(),
-        ],
-    )?;
-    Ok(())
+        version: update.version,
+    };
+    Ok(sent.compare(&applied).is_none_or(Ordering::is_gt))
 }
 
 impl Participant for Receiver {
@@ -169,7 +121,7 @@ impl Participant for Receiver {
     }
 
     fn migrations(&self) -> &'static [Migration] {
-        RECEIVER_MIGRATIONS
+        store::RECEIVER_MIGRATIONS
     }
 
     fn load(&self, _: &dyn Sql, _: Timestamp) -> Result<(), StorageError> {
@@ -184,7 +136,7 @@ impl Participant for Receiver {
         Ok(None)
     }
 
-    fn run_due(self: Rc<Self>, _: Timestamp) -> LocalFuture<Result<(), crate::error::BoxError>> {
+    fn run_due(self: Rc<Self>, _: Timestamp) -> LocalFuture<Result<(), BoxError>> {
         Box::pin(async { Ok(()) })
     }
 }
