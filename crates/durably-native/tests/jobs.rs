@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use durably::host::LocalFuture;
 use durably::jobs::{
-    CancelOutcome, JobError, JobRunner, JobState, JobStatus, NewJob, RunError, RunJob,
+    CancelOutcome, JobError, JobRunner, JobState, JobStatus, NewJob, RunError, RunJob, ShardLists,
     SubmitOutcome,
 };
+use durably::topology::ReaderOptions;
 use durably_native::jobs::{Jobs, JobsConfig};
+use durably_native::publishers::FolderReader;
+use durably_native::reading::{Reader, ReaderClock, ReaderRandom};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -321,6 +324,53 @@ async fn a_job_is_known_to_the_end_of_a_changed_list_of_shards() {
     }
     assert!(endpoint.lock().runs.values().all(|runs| *runs == 1));
     jobs.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_accounts_shards_are_published_and_jobs_find_them_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let endpoint = Arc::new(Endpoint::default());
+    let jobs = Jobs::open(config(folder.path()), Arc::new(Runner(endpoint.clone()))).unwrap();
+    let made = jobs.shards("acme").await.unwrap();
+    let published = FolderReader::new(folder.path().join("shards"));
+    let reader = Reader::new(
+        ReaderOptions::default(),
+        published,
+        ReaderClock,
+        ReaderRandom,
+    );
+    let reading = reader.unwrap().get("acme").await.unwrap();
+    assert_eq!(ShardLists::of(&reading), Some(made));
+
+    // Its account cannot tell any more, and the shards are found all the same.
+    jobs.submit(vec![job("acme", "first", "default")]).await;
+    until(&jobs, "acme", "first", JobState::Completed).await;
+    jobs.shutdown().await;
+    let accounts = folder.path().join("objects").join("account-limit");
+    for file in files_below(&accounts) {
+        std::fs::write(&file, b"this is no database").unwrap();
+    }
+    let jobs = Jobs::open(config(folder.path()), Arc::new(Runner(endpoint))).unwrap();
+    let status = jobs.status("acme", "first").await.unwrap();
+    assert_eq!(status.state, JobState::Completed);
+    let outcomes = jobs.submit(vec![job("acme", "second", "default")]).await;
+    assert!(
+        matches!(outcomes[..], [SubmitOutcome::Queued]),
+        "{outcomes:?}"
+    );
+    // That there is no such job, only the account can tell.
+    assert!(jobs.status("acme", "never").await.is_err());
+    jobs.shutdown().await;
+}
+
+fn files_below(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let below = paths.flat_map(|path| match path.is_dir() {
+        true => files_below(&path),
+        false => vec![path],
+    });
+    below.collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

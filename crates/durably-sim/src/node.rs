@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use durably::Timestamp;
+use durably::layers::Timer;
 use futures::channel::oneshot;
 
 use crate::clock::Sleep;
@@ -40,6 +41,19 @@ impl World {
             instances: RefCell::default(),
             waiting: RefCell::default(),
         }))
+    }
+}
+
+/// The clock of the process.
+impl Timer for Node {
+    type Sleep = Sleep;
+
+    fn now(&self) -> Timestamp {
+        Node::now(self)
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        Node::sleep(self, duration)
     }
 }
 

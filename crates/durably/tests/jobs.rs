@@ -15,6 +15,7 @@ use durably::jobs::{
 use durably::layers::HostTimer;
 use durably::operations::HandlerConfig;
 use durably::semaphore::client::{ClientError, SemaphoreClient, holder_fn};
+use durably::topology::MemoryPublisher;
 use durably_sim::{Alarms, VirtualObject, World};
 use serde_json::{Value, json};
 
@@ -68,7 +69,7 @@ fn application() -> Application {
             grant_timeout: Duration::from_secs(10),
             recorder: None,
         };
-        let opening = AccountLimit::open(host, config);
+        let opening = AccountLimit::open(host, config, MemoryPublisher::default());
         async move { Ok(Rc::new(opening.await?)) }
     });
     let runner = Arc::new(Runner::default());

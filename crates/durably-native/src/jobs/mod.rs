@@ -12,17 +12,18 @@ mod routing;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use durably::host::Host;
 use durably::jobs::{
     AccountJobs, AccountLimit, CancelOutcome, JobError, JobRunner, JobShard, JobState, JobStatus,
-    ShardLists, check_part,
+    ShardLists, check_part, route,
 };
 use durably::layers::{HostTimer, TimeoutLayer};
 use durably::semaphore::client::{SemaphoreClient, holder_fn};
 use durably::semaphore::protocol::{Message, Reply};
 use durably::semaphore::{ForceReleased, Holding, LeaseOptions, Standing, Usage};
+use durably::topology::{ReaderOptions, UnavailableReason};
 use tower_layer::Layer;
 
 pub use budgets::RemoteHolders;
@@ -30,6 +31,8 @@ use budgets::{Budgets, check_account};
 pub use config::JobsConfig;
 use recorder::RecordingThread;
 
+use crate::publishers::{FolderPublisher, FolderReader};
+use crate::reading::{Reader, ReaderClock, ReaderRandom};
 use crate::sqlite::{CountersSnapshot, TableRows};
 use crate::{CallError, ObjectHandle, System, SystemBuilder, SystemError};
 
@@ -42,11 +45,17 @@ struct Inner {
     system: System,
     budgets: Budgets,
     config: JobsConfig,
+    /// Of what accounts publish: which shards their jobs are on.
+    published: Reader<FolderReader>,
     /// Taken when the system has been shut down.
     recorder: Mutex<Option<RecordingThread>>,
     /// When the former shards of an account were last looked through.
     looked_through: Mutex<HashMap<String, Instant>>,
 }
+
+/// How long a published list of shards is gone by before it is read again. Jobs are not lost by an older one:
+/// a shard that has heard of a newer list refuses them, and one that has not is asked by those who go by it.
+const LIST_TTL: Duration = Duration::from_secs(5);
 
 impl Jobs {
     /// Opens the application on its data folder. Jobs that were under way go on by themselves.
@@ -73,6 +82,14 @@ impl Jobs {
     ) -> Result<Jobs, SystemError> {
         config.check()?;
         let budgets = Budgets::new(&config, builder.system())?;
+        let folder = config.data_dir.join("shards");
+        let publisher = FolderPublisher::open(&folder).map_err(|error| SystemError::Folder {
+            folder,
+            source: std::io::Error::other(error),
+        })?;
+        let mut options = ReaderOptions::default();
+        options.ttl = LIST_TTL;
+        let published = Reader::new(options, publisher.reader(), ReaderClock, ReaderRandom)?;
         let asking = budgets.clone();
         let recorder = config.record.as_deref().map(RecordingThread::start);
         let recorder = recorder.transpose()?;
@@ -81,7 +98,7 @@ impl Jobs {
         let timeout = config.holder_timeout();
         let system = builder
             .class::<AccountLimit>(move |host: Rc<dyn Host>| {
-                let opening = AccountLimit::open(host, account.clone());
+                let opening = AccountLimit::open(host, account.clone(), publisher.clone());
                 Box::pin(async move { Ok(Rc::new(opening.await?)) })
             })
             .class::<JobShard>(move |host: Rc<dyn Host>| {
@@ -101,6 +118,7 @@ impl Jobs {
             system,
             budgets,
             config,
+            published,
             recorder: Mutex::new(recorder),
             looked_through: Mutex::default(),
         })))
@@ -115,18 +133,18 @@ impl Jobs {
         check_part("account", account)?;
         check_part("id", id)?;
         let mut latest = JobStatus::unknown(account, id);
-        let Some(lists) = self.lists(account).await? else {
-            return Ok(latest);
-        };
-        for shard in owners(&lists, id) {
-            let (account, id) = (account.to_owned(), id.to_owned());
-            latest = self
-                .shard(shard)
-                .call(move |shard| async move { shard.status(&account, &id).await })
-                .await
-                .map_err(unavailable)??;
-            if latest.is_known() {
-                break;
+        let mut asked = BTreeSet::new();
+        'lists: for origin in [Lists::Published, Lists::Stored] {
+            for shard in self.owners(account, id, origin, &mut asked).await? {
+                let (account, id) = (account.to_owned(), id.to_owned());
+                latest = self
+                    .shard(&shard)
+                    .call(move |shard| async move { shard.status(&account, &id).await })
+                    .await
+                    .map_err(unavailable)??;
+                if latest.is_known() {
+                    break 'lists;
+                }
             }
         }
         if latest.state == JobState::Queued
@@ -181,18 +199,18 @@ impl Jobs {
     ) -> Result<CancelOutcome, JobError> {
         check_part("account", account)?;
         check_part("id", id)?;
-        let Some(lists) = self.lists(account).await? else {
-            return Ok(CancelOutcome::Unknown);
-        };
-        for shard in owners(&lists, id) {
-            let (account, id) = (account.to_owned(), id.to_owned());
-            let outcome = self
-                .shard(shard)
-                .call(move |shard| async move { shard.cancel(&account, &id, running).await })
-                .await
-                .map_err(unavailable)??;
-            if outcome != CancelOutcome::Unknown {
-                return Ok(outcome);
+        let mut asked = BTreeSet::new();
+        for origin in [Lists::Published, Lists::Stored] {
+            for shard in self.owners(account, id, origin, &mut asked).await? {
+                let (account, id) = (account.to_owned(), id.to_owned());
+                let outcome = self
+                    .shard(&shard)
+                    .call(move |shard| async move { shard.cancel(&account, &id, running).await })
+                    .await
+                    .map_err(unavailable)??;
+                if outcome != CancelOutcome::Unknown {
+                    return Ok(outcome);
+                }
             }
         }
         Ok(CancelOutcome::Unknown)
@@ -428,22 +446,57 @@ impl Jobs {
         Ok(object.exists().map_err(unavailable)?.then_some(object))
     }
 
+    /// The account's lists as it has them.
     async fn lists(&self, account: &str) -> Result<Option<ShardLists>, JobError> {
         match self.known_account(account)? {
             Some(object) => object
-                .call(|account| async move { account.shards() })
+                .call(|account| async move { account.shards().await })
                 .await
-                .map_err(unavailable),
+                .map_err(unavailable)?,
             None => Ok(None),
         }
     }
+
+    /// The account's lists as they are published: perhaps older ones, of which its shards tell.
+    async fn published_lists(&self, account: &str) -> Option<ShardLists> {
+        match self.0.published.get(account).await {
+            Ok(reading) => ShardLists::of(&reading),
+            Err(error) => {
+                if !matches!(error.reason, UnavailableReason::Missing) {
+                    tracing::warn!(%error, account, "published shards not read: the account is asked");
+                }
+                None
+            }
+        }
+    }
+
+    /// The owner of a job by such lists and its former ones, but those who were asked before.
+    async fn owners(
+        &self,
+        account: &str,
+        id: &str,
+        origin: Lists,
+        asked: &mut BTreeSet<String>,
+    ) -> Result<Vec<String>, JobError> {
+        let lists = match origin {
+            Lists::Published => self.published_lists(account).await,
+            Lists::Stored => self.lists(account).await?,
+        };
+        let route = lists.as_ref().and_then(|lists| route(lists, id));
+        let owners = route
+            .into_iter()
+            .flat_map(|route| std::iter::once(route.owner).chain(route.former))
+            .filter(|shard| asked.insert((*shard).to_owned()))
+            .map(str::to_owned);
+        Ok(owners.collect())
+    }
 }
 
-/// The owner of a job and its former ones.
-fn owners<'a>(lists: &'a ShardLists, id: &str) -> impl Iterator<Item = &'a str> {
-    durably::jobs::route(lists, id)
-        .into_iter()
-        .flat_map(|route| std::iter::once(route.owner).chain(route.former))
+/// Where lists of shards are from. That nobody knows a job is true by the account's own lists only.
+#[derive(Clone, Copy)]
+enum Lists {
+    Published,
+    Stored,
 }
 
 /// What it means to a caller that an object could not be called.

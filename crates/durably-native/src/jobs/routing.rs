@@ -59,8 +59,14 @@ impl Jobs {
     async fn submit_to_account(&self, account: String, jobs: Vec<Placed>) -> Vec<Settled> {
         let mut settled = Vec::with_capacity(jobs.len());
         let mut open = jobs;
+        let mut published = self.published_lists(&account).await;
         for _ in 0..MAX_TRIES {
-            let lists = match self.shards(&account).await {
+            // The account is asked if it has published nothing, and if that is outdated.
+            let lists = match published.take() {
+                Some(lists) => Ok(lists),
+                None => self.shards(&account).await,
+            };
+            let lists = match lists {
                 Ok(lists) => lists,
                 Err(error) => {
                     settled.extend(refused(open, &error));

@@ -16,6 +16,7 @@ use durably::jobs::{
 use durably::layers::HostTimer;
 use durably::operations::HandlerConfig;
 use durably::semaphore::client::{ClientError, HolderCall, SemaphoreClient, holder_fn};
+use durably::topology::MemoryPublisher;
 use durably::{SchedulerConfig, StorageError};
 use serde_json::Value;
 
@@ -69,9 +70,10 @@ impl Stand {
 
     pub(super) fn with(account_config: AccountConfig, shard_config: ShardConfig) -> Stand {
         let world = World::new(START);
+        let store = MemoryPublisher::default();
         let account = world.object("acme", Alarms::Automatic, move |host| {
-            let config = account_config.clone();
-            async move { Ok(Rc::new(AccountLimit::open(host, config).await?)) }
+            let opening = AccountLimit::open(host, account_config.clone(), store.clone());
+            async move { Ok(Rc::new(opening.await?)) }
         });
         let holder = account.clone();
         let shard = world.object("acme-0", Alarms::Automatic, move |host| {

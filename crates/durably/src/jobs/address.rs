@@ -1,5 +1,7 @@
 //! Where a job lives: its address, the shard that owns it, and the names made of them.
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::{JobError, ShardLists};
 use crate::rendezvous;
 use crate::semaphore::protocol::MAX_ID_BYTES;
@@ -60,9 +62,12 @@ pub(super) fn item_ids_of(account: &str) -> (String, String) {
 
 /// The shards of an account that was never given a list.
 pub(super) fn default_shards(account: &str, count: u32) -> Vec<String> {
-    (0..count)
-        .map(|index| format!("{account}-{index}"))
-        .collect()
+    // The longest accounts leave no room for a number. Two of them that got the same shards would share
+    // them, like any that are told to.
+    let hashed = format!("{:016x}", xxh3_64(account.as_bytes()));
+    let readable = account.len() + "-1000".len() <= MAX_ID_BYTES;
+    let stem = if readable { account } else { &hashed };
+    (0..count).map(|index| format!("{stem}-{index}")).collect()
 }
 
 /// The shard among `shards` that owns `id`: when the list changes, only ids of shards that left, or
@@ -123,6 +128,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::lists::check_shards;
     use super::*;
 
     proptest! {
@@ -155,6 +161,14 @@ mod tests {
             let old = owner(&before, &id).unwrap();
             let new = owner(&after, &id).unwrap();
             prop_assert!(old == removed || old == new);
+        }
+    }
+
+    #[test]
+    fn the_shards_of_any_account_have_names_that_a_list_may_have() {
+        for bytes in [1, 250, 251, 252, 256] {
+            let shards = default_shards(&"x".repeat(bytes), 1_000);
+            assert!(check_shards(&shards).is_ok(), "{bytes}");
         }
     }
 

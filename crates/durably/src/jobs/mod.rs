@@ -2,12 +2,13 @@
 //! its limit, on shards that queue and run them.
 //!
 //! Two classes of objects: an [`AccountLimit`] holds one account's budget with limits that are set
-//! at run time and stored; a [`JobShard`] queues jobs and runs admitted ones as durable operations.
+//! at run time and stored, and publishes which shards its jobs are on; a [`JobShard`] queues jobs and runs admitted ones as durable operations.
 //! How objects reach each other and how a job is run is the embedding's matter: it gives a
 //! transport and a [`JobRunner`].
 
 mod account;
 mod address;
+mod lists;
 mod shard;
 
 use std::fmt;
@@ -15,8 +16,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use account::{AccountConfig, AccountLimit, Recorder, ShardList, ShardLists};
+pub use account::{AccountConfig, AccountLimit, Recorder};
 pub use address::{DEFAULT_GROUP, Route, check_part, route};
+pub use lists::{ShardList, ShardLists};
 pub use shard::{JobShard, OutdatedList, ShardConfig, WRAPPER_BYTES};
 
 use crate::error::{BoxError, OpenError, StorageError};

@@ -1,25 +1,25 @@
 //! One account's budget: a holder whose limits are stored and set at run time, and the list of
-//! shards that its jobs are spread over.
+//! shards that its jobs are spread over, which it publishes: two capabilities in one object.
 //!
-//! Decided here: which limits hold, and which lists of shards still matter. Who gets permits is the
-//! [`Semaphore`]'s matter.
+//! Decided here: which limits hold. Who gets permits is the [`Semaphore`]'s matter, which lists of shards
+//! there are that of [`lists`](super::lists), and how they get to readers the [`Topology`]'s.
 
 mod store;
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::JobError;
 use super::address::{check_part, default_shards};
+use super::lists::{ShardLists, check_shards};
 use crate::error::{BoxError, ConfigError, OpenError, StorageError};
 use crate::host::{Host, LocalFuture, Object, Sql};
 use crate::migrations::Migration;
+use crate::outbox::Outbox;
 use crate::scheduler::{Participant, Scheduler, SchedulerConfig};
 use crate::semaphore::protocol::{Message, Reply};
 use crate::semaphore::recording::Recording;
@@ -27,15 +27,7 @@ use crate::semaphore::{
     ForceReleased, Holding, LeaseOptions, Semaphore, SemaphoreError, Standing, Usage,
 };
 use crate::time::{MAX_SAFE_INTEGER, Timestamp, check_duration};
-
-/// The most shards that one account is spread over.
-const MAX_SHARDS: usize = 1_000;
-
-/// The most lists that are not drained yet; asking every former owner of a job costs a call each.
-const MAX_FORMER_LISTS: usize = 8;
-
-/// The longest name of a shard, in bytes.
-const MAX_SHARD_BYTES: usize = 512;
+use crate::topology::{Publisher, PublisherConfig, Topology, TopologyError};
 
 /// Settings of all accounts.
 #[derive(Clone, Debug)]
@@ -93,28 +85,12 @@ pub trait Recorder: fmt::Debug + Send + Sync {
     fn line(&self, key: &str, line: String) -> bool;
 }
 
-/// A list of shards, and which of the account's lists it is: later ones have higher versions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShardList {
-    /// From 1, by one.
-    pub version: u64,
-    /// The names of the shards.
-    pub shards: Vec<String>,
-}
-
-/// The list that new jobs go by, and the former ones whose shards may still know jobs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShardLists {
-    /// Where new jobs go.
-    pub current: ShardList,
-    /// Lists before it that are not drained, the newest first.
-    pub former: Vec<ShardList>,
-}
-
 /// The object that holds one account's budget; its name is the account.
 pub struct AccountLimit {
     scheduler: Scheduler,
     semaphore: Semaphore,
+    /// One group, named like the account: its shards.
+    shards: Topology,
     settings: Rc<Settings>,
     default_leases: Option<LeaseOptions>,
 }
@@ -132,8 +108,6 @@ struct Settings {
     limits: RefCell<BTreeMap<String, u64>>,
     /// Its own setting, if it has one.
     leases: RefCell<Option<Option<LeaseOptions>>>,
-    /// The newest first; empty for an account that never had a job.
-    lists: RefCell<Vec<ShardList>>,
 }
 
 impl Participant for Settings {
@@ -148,7 +122,6 @@ impl Participant for Settings {
     fn load(&self, sql: &dyn Sql, _now: Timestamp) -> Result<(), StorageError> {
         *self.limits.borrow_mut() = store::limits(sql)?;
         *self.leases.borrow_mut() = store::leases(sql)?;
-        *self.lists.borrow_mut() = store::shard_lists(sql)?;
         Ok(())
     }
 
@@ -170,20 +143,27 @@ impl Participant for Settings {
 }
 
 impl AccountLimit {
-    /// Opens the object.
+    /// Opens the object, which publishes its lists of shards by `publisher`: as a group that is named like
+    /// the account, for [`ShardLists::of`].
     ///
     /// # Errors
     ///
     /// Wrong settings, and what storage answers.
-    pub async fn open(host: Rc<dyn Host>, config: AccountConfig) -> Result<Self, OpenError> {
+    pub async fn open(
+        host: Rc<dyn Host>,
+        config: AccountConfig,
+        publisher: impl Publisher,
+    ) -> Result<Self, OpenError> {
         config.check()?;
         let scheduler = Scheduler::new(host, config.scheduler)?;
         let settings = Rc::new(Settings {
             limits: RefCell::default(),
             leases: RefCell::default(),
-            lists: RefCell::default(),
         });
         scheduler.attach(&settings)?;
+        let shards = Topology::builder(&Outbox::new(&scheduler)?)
+            .publish(publisher, PublisherConfig::default())
+            .build()?;
         let (for_limit, for_groups) = (settings.clone(), settings.clone());
         let (default_limit, default_group_limit) =
             (config.default_limit, config.default_group_limit);
@@ -214,6 +194,7 @@ impl AccountLimit {
         let account = AccountLimit {
             scheduler,
             semaphore,
+            shards,
             settings,
             default_leases: config.default_leases,
         };
@@ -379,9 +360,16 @@ impl AccountLimit {
             .await
     }
 
-    /// The account's lists of shards; `None` if it never had a job.
-    pub fn shards(&self) -> Option<ShardLists> {
-        self.settings.shards()
+    /// The account's lists of shards; `None` if it never had a job. Who routes jobs reads what is published,
+    /// which may be older.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers.
+    pub async fn shards(&self) -> Result<Option<ShardLists>, JobError> {
+        let snapshot = self.shards.snapshot(self.name()).await;
+        let snapshot = snapshot.map_err(of_shards)?;
+        Ok(snapshot.as_ref().and_then(ShardLists::of))
     }
 
     /// The account's lists of shards. An account without one is given `count` shards, so that the
@@ -391,11 +379,11 @@ impl AccountLimit {
     ///
     /// What storage answers.
     pub async fn shards_or_default(&self, count: u32) -> Result<ShardLists, JobError> {
-        if let Some(lists) = self.shards() {
+        if let Some(lists) = self.shards().await? {
             return Ok(lists);
         }
-        let shards = default_shards(self.scheduler.host().name(), count);
-        self.store_shards(move |lists| lists.is_empty().then_some(shards))
+        let shards = default_shards(self.name(), count);
+        self.change_shards(move |lists| Ok(lists.unwrap_or_else(|| ShardLists::first(shards))))
             .await
     }
 
@@ -406,37 +394,12 @@ impl AccountLimit {
     ///
     /// [`JobError::Invalid`] for a list that is empty, too long, has bad or doubled names, or comes
     /// when too many former lists are not drained yet; and what storage answers.
-    pub async fn set_shards(&self, shards: Vec<String>) -> Result<ShardLists, JobError> {
-        if shards.is_empty() || shards.len() > MAX_SHARDS {
-            return Err(JobError::invalid(
-                "shards",
-                format!("must name 1 to {MAX_SHARDS} shards"),
-            ));
-        }
-        if shards
-            .iter()
-            .any(|name| name.is_empty() || name.len() > MAX_SHARD_BYTES)
-        {
-            return Err(JobError::invalid(
-                "shards",
-                format!("must have names of 1 to {MAX_SHARD_BYTES} bytes"),
-            ));
-        }
-        if shards.iter().collect::<BTreeSet<_>>().len() < shards.len() {
-            return Err(JobError::invalid("shards", "must not name a shard twice"));
-        }
-        if self.settings.lists.borrow().len() > MAX_FORMER_LISTS {
-            return Err(JobError::invalid(
-                "shards",
-                format!(
-                    "were changed {MAX_FORMER_LISTS} times and the former ones still know jobs: \
-                     wait until they are drained"
-                ),
-            ));
-        }
-        self.store_shards(move |lists| {
-            let changed = lists.first().is_none_or(|current| current.shards != shards);
-            changed.then_some(shards)
+    pub async fn set_shards(&self, mut shards: Vec<String>) -> Result<ShardLists, JobError> {
+        check_shards(&shards)?;
+        shards.sort();
+        self.change_shards(move |lists| match lists {
+            Some(lists) => lists.replaced(shards),
+            None => Ok(ShardLists::first(shards)),
         })
         .await
     }
@@ -447,64 +410,65 @@ impl AccountLimit {
     ///
     /// What storage answers.
     pub async fn forget_former(&self, version: u64) -> Result<(), JobError> {
-        let settings = self.settings.clone();
-        self.scheduler
-            .transaction(move |transaction| {
-                let newest = settings.lists.borrow().first().map(|list| list.version);
-                if newest.is_none_or(|newest| newest <= version) {
-                    return Ok(());
-                }
-                store::delete_shards(transaction.sql(), version)?;
-                transaction.on_release(Box::new(move || {
-                    let mut lists = settings.lists.borrow_mut();
-                    lists.retain(|list| list.version != version);
-                }));
-                Ok(())
-            })
-            .await
-    }
-
-    /// Stores the list that `decide` makes of the stored ones, if any.
-    async fn store_shards(
-        &self,
-        decide: impl FnOnce(&[ShardList]) -> Option<Vec<String>> + 'static,
-    ) -> Result<ShardLists, JobError> {
-        let settings = self.settings.clone();
-        self.scheduler
-            .transaction(move |transaction| {
-                let decided = {
-                    let lists = settings.lists.borrow();
-                    let version = lists.first().map_or(0, |list| list.version) + 1;
-                    decide(&lists).map(|shards| ShardList { version, shards })
-                };
-                if let Some(list) = decided {
-                    store::insert_shards(transaction.sql(), &list)?;
-                    transaction.on_release(Box::new(move || {
-                        settings.lists.borrow_mut().insert(0, list);
-                    }));
-                }
-                Ok::<_, JobError>(())
+        if self.shards().await?.is_some() {
+            self.change_shards(move |lists| match lists {
+                Some(lists) => Ok(lists.without_former(version)),
+                None => Err(no_list()),
             })
             .await?;
-        self.shards().ok_or_else(|| {
-            JobError::Storage(StorageError::Failed(
-                "the account has no list of shards".into(),
-            ))
-        })
+        }
+        Ok(())
+    }
+
+    /// Stores the lists that `change` makes of the stored ones, and publishes them if they are others.
+    async fn change_shards(
+        &self,
+        change: impl FnOnce(Option<ShardLists>) -> Result<ShardLists, JobError> + 'static,
+    ) -> Result<ShardLists, JobError> {
+        let refused = Rc::new(Cell::new(None));
+        let refusing = refused.clone();
+        let updated = self
+            .shards
+            .update(self.name(), move |current| {
+                let changed = change(ShardLists::of_members(&current.members));
+                let draft = changed.map(|lists: ShardLists| lists.draft());
+                draft.map_err(|error| {
+                    let told = TopologyError::Updater(error.to_string());
+                    refusing.set(Some(error));
+                    told
+                })
+            })
+            .await;
+        match updated {
+            Ok(updated) => ShardLists::of(&updated.snapshot).ok_or_else(no_list),
+            Err(error) => Err(refused.take().unwrap_or_else(|| of_shards(error))),
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.scheduler.host().name()
+    }
+}
+
+fn no_list() -> JobError {
+    JobError::Storage(StorageError::Failed(
+        "the account has no list of shards".into(),
+    ))
+}
+
+/// What an error about its shards means to who asked an account.
+fn of_shards(error: TopologyError) -> JobError {
+    match error {
+        TopologyError::Storage(error) => JobError::Storage(error),
+        other => JobError::Unavailable {
+            code: other.code(),
+            message: other.to_string(),
+        },
     }
 }
 
 impl Settings {
     fn limit(&self, group: &str) -> Option<u64> {
         self.limits.borrow().get(group).copied()
-    }
-
-    fn shards(&self) -> Option<ShardLists> {
-        let lists = self.lists.borrow();
-        let (current, former) = lists.split_first()?;
-        Some(ShardLists {
-            current: current.clone(),
-            former: former.to_vec(),
-        })
     }
 }

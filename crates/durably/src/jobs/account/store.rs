@@ -1,16 +1,14 @@
-//! What an account keeps beside its budget: its limits, how leases are given, and its lists of
-//! shards.
+//! What an account keeps beside its budget and its shards: its limits, and how leases are given.
 
 use std::collections::BTreeMap;
 
-use super::ShardList;
 use crate::error::StorageError;
 use crate::host::Sql;
 use crate::migrations::Migration;
 use crate::semaphore::LeaseOptions;
 
 pub(super) const MIGRATIONS: &[Migration] = &[Migration {
-    name: "0001_settings_and_shards",
+    name: "0001_settings",
     up: "CREATE TABLE durability_account_limits (
              grp TEXT PRIMARY KEY,
              permits INTEGER NOT NULL
@@ -18,13 +16,8 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
          CREATE TABLE durability_account_leases (
              id INTEGER PRIMARY KEY CHECK (id = 0),
              options TEXT
-         ) STRICT;
-         CREATE TABLE durability_account_shards (
-             version INTEGER PRIMARY KEY,
-             shards TEXT NOT NULL
          ) STRICT;",
-    down: "DROP TABLE durability_account_shards; DROP TABLE durability_account_leases;
-           DROP TABLE durability_account_limits;",
+    down: "DROP TABLE durability_account_leases; DROP TABLE durability_account_limits;",
 }];
 
 /// The row of the account's own limit; no group has an empty name.
@@ -95,41 +88,6 @@ pub(super) fn set_leases(
         "INSERT INTO durability_account_leases (id, options) VALUES (0, ?)
          ON CONFLICT (id) DO UPDATE SET options = excluded.options",
         &[json.as_deref().into()],
-    )?;
-    Ok(())
-}
-
-/// All lists, the newest first.
-pub(super) fn shard_lists(sql: &dyn Sql) -> Result<Vec<ShardList>, StorageError> {
-    sql.all(
-        "SELECT version, shards FROM durability_account_shards ORDER BY version DESC",
-        &[],
-        |row| {
-            let shards = serde_json::from_str(row.text(1)?).map_err(|_| StorageError::Value {
-                column: 1,
-                expected: "a JSON list of names",
-            })?;
-            Ok(ShardList {
-                version: row.count(0)?,
-                shards,
-            })
-        },
-    )
-}
-
-pub(super) fn insert_shards(sql: &dyn Sql, list: &ShardList) -> Result<(), StorageError> {
-    let shards = serde_json::Value::from(list.shards.clone()).to_string();
-    sql.execute(
-        "INSERT INTO durability_account_shards (version, shards) VALUES (?, ?)",
-        &[list.version.into(), shards.as_str().into()],
-    )?;
-    Ok(())
-}
-
-pub(super) fn delete_shards(sql: &dyn Sql, version: u64) -> Result<(), StorageError> {
-    sql.execute(
-        "DELETE FROM durability_account_shards WHERE version = ?",
-        &[version.into()],
     )?;
     Ok(())
 }

@@ -12,6 +12,7 @@ use durably::{SchedulerConfig, Timestamp};
 use super::super::leases;
 use super::super::wire::Address;
 use super::Application;
+use super::routing::Published;
 use crate::node::Node;
 use crate::object::VirtualObject;
 use crate::simulation::invariants::books::Allowed;
@@ -62,7 +63,8 @@ pub(super) fn open_account(application: &Rc<Application>, index: u64) -> Rc<Acco
         let (weak, config) = (weak.clone(), config.clone());
         async move {
             let key = host.name().to_owned();
-            let account = Rc::new(AccountLimit::open(host, config).await?);
+            let opening = AccountLimit::open(host, config, Published(weak.clone()));
+            let account = Rc::new(opening.await?);
             let application = weak.upgrade();
             if let Some(side) = application.and_then(|application| application.account(&key)) {
                 *side.open.borrow_mut() = Rc::downgrade(&account);

@@ -1,13 +1,14 @@
-//! Who submits and cancels jobs, sets limits and lists of shards. Submissions find their shards as the
-//! native host's do: by the account's lists, former owners first.
+//! Who submits and cancels jobs, sets limits and lists of shards. Submissions go by the account's lists,
+//! former owners first.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use durably::jobs::{CancelOutcome, NewJob, ShardLists, SubmitOutcome, route};
+use durably::jobs::{CancelOutcome, NewJob, OutdatedList, ShardLists, SubmitOutcome, route};
 use serde_json::Value;
 
 use super::Application;
+use super::routing::{lists_of, stored_lists_of};
 use crate::simulation::invariants::jobs::LOST;
 
 const TWICE: &str = "a job is taken once";
@@ -215,22 +216,28 @@ async fn repeat(application: Rc<Application>, name: Name) {
     }
 }
 
-/// Reads an account's lists; `None` if it cannot be reached.
-async fn lists_of(application: &Rc<Application>, account: &str) -> Option<ShardLists> {
-    let object = application.account(account)?.object.clone();
-    let shards = u32::try_from(application.run.knob("shards")).unwrap_or(1);
-    let lists = object
-        .call(move |account| async move { account.shards_or_default(shards).await })
-        .await;
-    lists.ok()?.ok()
-}
-
 /// Submits a job once; `None` if something could not be reached or has changed meanwhile.
 async fn submit_once(application: &Rc<Application>, name: &Name) -> Option<SubmitOutcome> {
+    let lists = lists_of(application, &name.0).await?;
+    match submit_by(application, name, &lists).await? {
+        Ok(outcome) => Some(outcome),
+        Err(OutdatedList { .. }) => {
+            application.run.cover("old list of shards refused");
+            let lists = stored_lists_of(application, &name.0).await?;
+            submit_by(application, name, &lists).await?.ok()
+        }
+    }
+}
+
+/// Submits a job by these lists; `None` if something could not be reached.
+async fn submit_by(
+    application: &Rc<Application>,
+    name: &Name,
+    lists: &ShardLists,
+) -> Option<Result<SubmitOutcome, OutdatedList>> {
     let (account, id) = name;
-    let lists = lists_of(application, account).await?;
     let version = lists.current.version;
-    let route = route(&lists, id)?;
+    let route = route(lists, id)?;
     for former in &route.former {
         application.run.cover("job asked of a former shard");
         let object = application.shard(former).object.clone();
@@ -238,8 +245,12 @@ async fn submit_once(application: &Rc<Application>, name: &Name) -> Option<Submi
         let known = object
             .call(move |shard| async move { shard.knows(&account, version, &ids).await })
             .await;
-        if known.ok()?.ok()?.ok()?.first() == Some(&true) {
-            return Some(SubmitOutcome::Duplicate);
+        match known.ok()?.ok()? {
+            Ok(known) if known.first() == Some(&true) => {
+                return Some(Ok(SubmitOutcome::Duplicate));
+            }
+            Ok(_) => {}
+            Err(outdated) => return Some(Err(outdated)),
         }
     }
     let object = application.shard(route.owner).object.clone();
@@ -253,7 +264,10 @@ async fn submit_once(application: &Rc<Application>, name: &Name) -> Option<Submi
     let taken = object
         .call(move |shard| async move { shard.submit(&account, version, vec![job]).await })
         .await;
-    taken.ok()?.ok()?.ok()?.into_iter().next()
+    match taken.ok()?.ok()? {
+        Ok(outcomes) => outcomes.into_iter().next().map(Ok),
+        Err(outdated) => Some(Err(outdated)),
+    }
 }
 
 async fn cancel(application: Rc<Application>, name: Name) {

@@ -4,6 +4,7 @@
 mod account;
 mod client;
 mod endpoint;
+mod routing;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use durably::jobs::{JobShard, ShardConfig};
 use durably::layers::HostTimer;
 use durably::operations::{Backoff, HandlerConfig};
 use durably::semaphore::client::{ClientError, HolderCall, SemaphoreClient, holder_fn};
+use durably::topology::MemoryPublisher;
 use durably::{OpenError, SchedulerConfig};
 
 use super::wire;
@@ -32,6 +34,7 @@ use crate::simulation::troubles;
 use account::{AccountSide, open_account};
 use client::Submitted;
 use endpoint::{Endpoint, Runner};
+use routing::Router;
 
 /// The application.
 pub(super) const JOBS: Plan = Plan {
@@ -95,6 +98,23 @@ pub(super) const JOBS: Plan = Plan {
             3,
             "how many times a list of shards is set",
         ),
+        Knob::scale(
+            "list-ttl-ms",
+            100,
+            60_000,
+            "how long a published list of shards is gone by, in ms",
+        ),
+        Knob::scale(
+            "store-ms",
+            1,
+            500,
+            "how long publishing and reading take at most, in ms",
+        ),
+        Knob::fault(
+            "store-fails-percent",
+            50,
+            "of 100 times, how often publishing or reading fails",
+        ),
         Knob::range("cancels", 0, 10, "jobs that are cancelled, running or not"),
         Knob::range("repeats", 0, 10, "jobs that are submitted again"),
         Knob::fault(
@@ -132,6 +152,9 @@ pub(super) const JOBS: Plan = Plan {
         "list of shards set",
         "former list forgotten",
         "job asked of a former shard",
+        "list of shards read",
+        "list of shards not published",
+        "old list of shards refused",
     ],
     short: &[
         ("duration-s", 5),
@@ -163,6 +186,9 @@ pub(super) struct Application {
     /// By name; they come into being when a list names them.
     shards: RefCell<BTreeMap<String, Rc<ShardSide>>>,
     endpoint: Endpoint,
+    /// What accounts publish.
+    published: MemoryPublisher,
+    routers: RefCell<Vec<Router>>,
     submitted: RefCell<BTreeMap<(String, String), Submitted>>,
     books: Rc<Books>,
     dice: Dice,
@@ -183,6 +209,8 @@ impl Application {
             accounts: RefCell::default(),
             shards: RefCell::default(),
             endpoint: Endpoint::default(),
+            published: MemoryPublisher::default(),
+            routers: RefCell::default(),
             submitted: RefCell::default(),
             books: Rc::default(),
             dice: Dice::new(run, "application"),
@@ -192,6 +220,10 @@ impl Application {
         for index in 0..run.knob("accounts") {
             let account = open_account(&application, index);
             application.accounts.borrow_mut().push(account);
+        }
+        for node in &application.nodes[1..3] {
+            let router = routing::router(&application, node.clone());
+            application.routers.borrow_mut().push(router);
         }
         // The endpoint is not ours, so nothing happens to its process.
         troubles::trouble(run, &application.nodes[..3]);
@@ -403,6 +435,7 @@ impl Scenario for Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.0.accounts.take();
+        self.0.routers.take();
         self.0.shards.take();
     }
 }
