@@ -74,6 +74,39 @@ fn admit_is_repeated_until_it_succeeds() {
 }
 
 #[test]
+fn work_that_ends_while_it_is_handed_over_leaves_nothing_that_keeps_the_shard_awake() {
+    let setup = Setup::new(&[("acme", 3)], |builder| builder);
+    setup.outside.admit_takes.set(10 * SECOND);
+    setup.enqueue_many("job", 2, "acme", "g");
+    setup.run_until_done(2, SECOND);
+    setup.world.advance(2 * SECOND);
+    setup.assert_settled(&["acme"]);
+    setup.world.advance(MINUTE);
+    let alarm = setup.shard.alarm().expect("retention ends some day");
+    assert!(alarm.since(setup.world.now()) > 23 * 60 * MINUTE);
+    setup.enqueue_many("more", 2, "acme", "g");
+    setup.run_until_done(4, MINUTE);
+}
+
+#[test]
+fn finished_items_that_cannot_be_forgotten_are_forgotten_as_soon_as_they_can() {
+    let setup = Setup::new(&[("acme", 4)], |builder| builder.retention(MINUTE));
+    setup.enqueue_many("job", 4, "acme", "g");
+    setup.run_until_done(4, MINUTE);
+    setup.alter(
+        "CREATE TRIGGER refuse BEFORE DELETE ON durability_semaphore_queue_finished
+         BEGIN SELECT RAISE(ABORT, 'nothing is forgotten'); END",
+    );
+    setup.world.advance(3 * MINUTE);
+    assert_eq!(setup.rows("durability_semaphore_queue_items"), 4);
+    setup.alter("DROP TRIGGER refuse");
+    setup.world.advance(5 * SECOND);
+    assert_eq!(setup.rows("durability_semaphore_queue_items"), 0);
+    assert_eq!(setup.shard.instances(), 1);
+    assert_eq!(setup.shard.alarm(), None);
+}
+
+#[test]
 fn a_crash_at_any_moment_loses_nothing() {
     for moment in (0..1_600).step_by(20) {
         let setup = Setup::new(&[("acme", 2)], |builder| builder);

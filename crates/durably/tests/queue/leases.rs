@@ -162,6 +162,31 @@ fn who_loses_a_grant_is_drawn_for_from_a_lease_that_is_there() {
 }
 
 #[test]
+fn draws_that_cannot_be_stored_are_made_as_soon_as_they_can() {
+    let setup = Setup::new(&[], wide);
+    let lender = Lender::new(&setup, 100, 10);
+    setup.fate(|call| match call.message {
+        Message::Request(_) => Fate::Arrives,
+        Message::Sync(_) => Fate::Lost,
+    });
+    setup.enqueue_many("job", 3, "acme", "g");
+    setup.world.advance(2 * SECOND);
+    setup.alter(
+        "CREATE TRIGGER refuse BEFORE INSERT ON durability_semaphore_queue_grants
+         WHEN NEW.lease_id IS NOT NULL BEGIN SELECT RAISE(ABORT, 'nothing is drawn'); END",
+    );
+    setup.fate(|_| Fate::Arrives);
+    setup.world.advance(10 * SECOND);
+    assert_eq!(setup.started().len(), 0);
+    setup.alter("DROP TRIGGER refuse");
+    setup.run_until_done(3, 5 * SECOND);
+    let (granted, leased) = admitted(&setup);
+    assert_eq!((granted.len(), leased.len()), (0, 3));
+    setup.world.advance(3 * MINUTE);
+    assert_all_back(&setup, &lender);
+}
+
+#[test]
 fn no_more_is_drawn_than_may_run_and_the_rest_as_places_become_free() {
     let setup = Setup::new(&[], |builder| builder.max_admitted(3));
     let lender = Lender::new(&setup, 100, 50);

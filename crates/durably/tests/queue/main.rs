@@ -265,6 +265,25 @@ fn keys_that_get_nothing_do_not_hold_up_the_others() {
 }
 
 #[test]
+fn a_group_that_was_refused_shares_its_next_turn_only_with_those_that_wait() {
+    let setup = Setup::new(&[("acme", 8)], |builder| builder);
+    for group in ["a", "b", "c", "d"] {
+        setup.enqueue_many(group, 2, "acme", group);
+    }
+    setup.run_until_done(8, MINUTE);
+    setup.set_limit("acme", 0);
+    setup.enqueue_many("job", 8, "acme", "g");
+    setup.world.advance(SECOND);
+    let calls = setup.outside.calls.borrow();
+    let last = calls.iter().rev().find_map(|call| match &call.message {
+        Message::Request(request) => Some(request.demand.clone()),
+        Message::Sync(_) => None,
+    });
+    let counts: Vec<u64> = last.iter().flatten().map(|demand| demand.count).collect();
+    assert_eq!(counts, [8]);
+}
+
+#[test]
 fn many_items_of_one_grant_are_admitted_in_batches() {
     let setup = Setup::new(&[("acme", 50)], |builder| {
         builder.max_admitted(50).max_admit_items(7)

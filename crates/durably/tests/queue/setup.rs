@@ -102,6 +102,8 @@ pub(crate) struct Outside {
     pub(crate) failing_admits: Cell<u32>,
     /// Calls of `admit` that fail from now on, after they did what they should.
     pub(crate) late_failing_admits: Cell<u32>,
+    /// How long `admit` takes to answer after it did what it should.
+    pub(crate) admit_takes: Cell<Duration>,
     /// Releases that are lost from now on.
     pub(crate) lost_releases: Cell<u32>,
     pub(crate) admissions: Cell<u32>,
@@ -368,6 +370,7 @@ impl Setup {
             takes_of: RefCell::default(),
             failing_admits: Cell::new(0),
             late_failing_admits: Cell::new(0),
+            admit_takes: Cell::default(),
             lost_releases: Cell::new(0),
             admissions: Cell::new(0),
             started: RefCell::default(),
@@ -511,6 +514,13 @@ impl Setup {
         counted.expect("storage works").expect("a row")
     }
 
+    /// Changes the schema of the shard's database, so that some changes of rows fail or no longer do.
+    pub(crate) fn alter(&self, sql: &'static str) {
+        let storage = self.shard.storage();
+        let altered = storage.transaction(move |transaction| transaction.script(sql));
+        altered.expect("the script is fine");
+    }
+
     /// How many rows of tables were changed since the database was opened, the alarm's included.
     pub(crate) fn rows_changed(&self) -> u64 {
         let changed = self.shard.storage().transaction(|transaction| {
@@ -581,7 +591,11 @@ fn open_shard(
         .holder(SemaphoreClient::new(transport, timer))
         .admit(move |items| {
             let outside = of(&admit);
-            async move { outside.admit(items) }
+            async move {
+                let admitted = outside.admit(items);
+                outside.world.sleep(outside.admit_takes.get()).await;
+                admitted
+            }
         })
         .finished(move |ids| {
             let outside = of(&finished);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use durably::semaphore::protocol::{Message, PermitRequest};
 use durably::semaphore::queue::{CancelOutcome, ItemStatus, SemaphoreQueueBuilder, WaitReason};
 
+use crate::lender::Lender;
 use crate::setup::{Fate, MINUTE, SECOND, START, Setup, ms};
 
 fn patient(builder: SemaphoreQueueBuilder) -> SemaphoreQueueBuilder {
@@ -152,6 +153,57 @@ fn a_waiting_request_that_breaks_off_is_made_again() {
     setup.run_until_done(1, 20 * SECOND);
     setup.world.advance(SECOND);
     setup.assert_settled(&["acme"]);
+}
+
+#[test]
+fn a_request_waits_also_while_others_of_its_key_have_a_lease_to_draw_from() {
+    let setup = Setup::new(&[], patient);
+    let lender = Lender::new(&setup, 10, 10);
+    setup.fate(|call| match call.message {
+        Message::Request(_) => Fate::Arrives,
+        Message::Sync(_) => Fate::Refused,
+    });
+    setup.enqueue_many("job", 3, "acme", "g");
+    // The claim comes too late, so they wait again, with a lease.
+    setup.world.advance(2 * SECOND);
+    lender.limit.set(0);
+    setup.alter(
+        "CREATE TRIGGER refuse BEFORE INSERT ON durability_semaphore_queue_grants
+         WHEN NEW.lease_id IS NOT NULL BEGIN SELECT RAISE(ABORT, 'nothing is drawn'); END",
+    );
+    setup.fate(|_| Fate::Arrives);
+    setup.enqueue_many("other", 1, "acme", "h");
+    setup.world.advance(5 * SECOND);
+    assert!(matches!(setup.status("job-000"), ItemStatus::Queued { .. }));
+    setup.outside.calls.borrow_mut().clear();
+    setup.world.advance(5 * SECOND);
+    let sent = requests(&setup);
+    assert!(!sent.is_empty());
+    for request in sent {
+        let groups: Vec<&str> = request.demand.iter().map(|one| &*one.group).collect();
+        assert_eq!((&*groups, request.wait_ms), (&["h"][..], Some(20_000)));
+    }
+}
+
+#[test]
+fn a_request_waits_only_when_the_reason_is_known() {
+    let setup = Setup::new(&[("acme", 2)], patient);
+    setup.outside.takes.set(2 * SECOND);
+    setup.enqueue_many("job", 1, "acme", "free");
+    setup.world.advance(SECOND);
+    setup.limit_group("stuck", 0);
+    // Nobody answers a request, and then a report is answered.
+    setup.fate(|call| match call.message {
+        Message::Request(_) => Fate::Refused,
+        Message::Sync(_) => Fate::Arrives,
+    });
+    setup.enqueue_many("stuck", 1, "acme", "stuck");
+    setup.world.advance(SECOND + ms(50));
+    assert_eq!(waiting(&setup, "stuck-000").0, WaitReason::Unreachable);
+    setup.fate(|_| Fate::Arrives);
+    setup.world.advance(SECOND);
+    assert_eq!(setup.done(), 1);
+    assert_eq!(waiting(&setup, "stuck-000").0, WaitReason::GroupLimit);
 }
 
 #[test]
