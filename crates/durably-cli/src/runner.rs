@@ -40,6 +40,15 @@ pub(crate) struct HttpRunner {
     runtime: Handle,
 }
 
+/// The runner of a server that takes no jobs.
+pub(crate) struct NoRunner;
+
+impl JobRunner for NoRunner {
+    fn run(&self, _: RunJob) -> LocalFuture<Result<Value, RunError>> {
+        Box::pin(async { Err(RunError::Retry("this server has no job endpoint".into())) })
+    }
+}
+
 /// What the endpoint gets.
 #[derive(Serialize)]
 struct Run<'a> {

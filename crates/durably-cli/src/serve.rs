@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
-use durably::StorageError;
-use durably_native::jobs::Jobs;
+use durably::jobs::JobRunner;
+use durably::{ConfigError, StorageError};
+use durably_native::jobs::{Jobs, JobsConfig};
 use durably_native::topology::Topologies;
 use durably_native::{System, SystemError};
+use reqwest::Url;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -23,7 +25,7 @@ use crate::exit::Failure;
 use crate::http;
 use crate::logs;
 use crate::members::HttpMembers;
-use crate::runner::HttpRunner;
+use crate::runner::{HttpRunner, NoRunner};
 
 /// Before the address, on the one line that `serve` writes to standard output.
 pub(crate) const LISTENING: &str = "listening on http://";
@@ -101,6 +103,25 @@ impl Signals {
     }
 }
 
+/// Who runs jobs.
+fn runner(endpoint: Option<Url>, jobs: &JobsConfig) -> Result<Arc<dyn JobRunner>, Failure> {
+    match endpoint {
+        Some(endpoint) => {
+            let runner = HttpRunner::new(endpoint).map_err(|error| Failure::Io {
+                what: "preparing the connections to the job endpoint",
+                source: io::Error::other(error),
+            })?;
+            Ok(Arc::new(runner))
+        }
+        // They would use up their attempts.
+        None if jobs.has_shards() => Err(Failure::Config(ConfigError::new(
+            "job_endpoint",
+            "is missing, and the data folder has jobs: name the URL that runs them with --job-endpoint",
+        ))),
+        None => Ok(Arc::new(NoRunner)),
+    }
+}
+
 /// A server that runs.
 pub(crate) struct Server {
     address: SocketAddr,
@@ -121,10 +142,7 @@ impl Server {
             .await
             .map_err(cannot_listen)?;
         let address = listener.local_addr().map_err(cannot_listen)?;
-        let runner = HttpRunner::new(config.job_endpoint).map_err(|error| Failure::Io {
-            what: "preparing the connections to the job endpoint",
-            source: io::Error::other(error),
-        })?;
+        let runner = runner(config.job_endpoint, &config.jobs)?;
         let members = HttpMembers::new(config.members).map_err(|error| Failure::Io {
             what: "preparing the connections to members of groups",
             source: io::Error::other(error),
@@ -132,7 +150,7 @@ impl Server {
         let builder = System::builder(&config.data_dir).config(config.jobs.system.clone());
         let (builder, topologies) =
             Topologies::register(builder, config.topologies, Arc::new(members))?;
-        let jobs = Jobs::open_in(builder, config.jobs, Arc::new(runner))
+        let jobs = Jobs::open_in(builder, config.jobs, runner)
             .map_err(|error| cannot_open(&config.data_dir, error))?;
         let (stopping, stopped) = watch::channel(false);
         let router = http::router(jobs.clone(), topologies, config.http, stopped.clone());

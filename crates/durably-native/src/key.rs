@@ -84,8 +84,7 @@ impl Key {
     /// Where the object's file is: `objects/<class>/<two digits>/<readable>-<hash>.sqlite`. Whatever
     /// bytes a name has, they are safe here; the file itself says which name it belongs to.
     pub(crate) fn path(&self, data: &Path) -> PathBuf {
-        data.join("objects")
-            .join(self.class)
+        class_folder(data, self.class)
             .join(&hexadecimal(&self.hash)[..2])
             .join(format!("{}.sqlite", self.file_stem()))
     }
@@ -95,6 +94,11 @@ impl Key {
     pub(crate) fn file_stem(&self) -> String {
         safe_name(&self.name, &self.hash)
     }
+}
+
+/// Where the files of a class's objects are.
+pub(crate) fn class_folder(data: &Path, class: &str) -> PathBuf {
+    data.join("objects").join(class)
 }
 
 /// A name that every file system takes and that no other hash shares: what is readable of `name`, and

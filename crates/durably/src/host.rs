@@ -125,11 +125,20 @@ impl dyn Row + '_ {
     }
 
     /// The column as text, or `None` for NULL.
-    pub fn optional_string(&self, index: usize) -> Result<Option<String>, StorageError> {
+    pub fn optional_text(&self, index: usize) -> Result<Option<&str>, StorageError> {
         match self.value(index) {
             Value::Null => Ok(None),
-            _ => self.string(index).map(Some),
+            Value::Text(text) => Ok(Some(text)),
+            _ => Err(StorageError::Value {
+                column: index,
+                expected: "text or NULL",
+            }),
         }
+    }
+
+    /// The column as a string of one's own, or `None` for NULL.
+    pub fn optional_string(&self, index: usize) -> Result<Option<String>, StorageError> {
+        Ok(self.optional_text(index)?.map(str::to_owned))
     }
 
     /// The column as a whole number.

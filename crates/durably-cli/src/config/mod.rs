@@ -42,7 +42,7 @@ pub(crate) struct Settings {
     /// Folder of everything that is stored. [default: ./durably-data]
     #[arg(long, env = "DURABLY_DATA_DIR", value_name = "FOLDER")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// URL that jobs are posted to in order to run them; the one setting without a default.
+    /// URL that jobs are posted to in order to run them. [default: none; jobs are refused then]
     #[arg(long, env = "DURABLY_JOB_ENDPOINT", value_name = "URL")]
     pub(crate) job_endpoint: Option<String>,
     /// Bearer token that requests must carry. A flag is visible to others: prefer the environment
@@ -203,7 +203,8 @@ impl From<Period> for Duration {
 pub(crate) struct ServeConfig {
     pub(crate) listen: SocketAddr,
     pub(crate) data_dir: PathBuf,
-    pub(crate) job_endpoint: Url,
+    /// None for a server that takes no jobs.
+    pub(crate) job_endpoint: Option<Url>,
     pub(crate) http: HttpConfig,
     pub(crate) drain_timeout: Duration,
     pub(crate) jobs: JobsConfig,
@@ -218,6 +219,8 @@ pub(crate) struct HttpConfig {
     pub(crate) max_body_bytes: usize,
     pub(crate) max_batch_bytes: usize,
     pub(crate) max_batch_jobs: usize,
+    /// Whether jobs are taken.
+    pub(crate) takes_jobs: bool,
     pub(crate) max_requests: usize,
     pub(crate) max_draft_bytes: usize,
 }
@@ -268,6 +271,7 @@ impl Settings {
             token: token("token", self.token)?,
             max_body_bytes,
             max_batch_bytes: at_least_1("max_batch_bytes", self.max_batch_bytes, 8 << 20)?,
+            takes_jobs: self.job_endpoint.is_some(),
             max_batch_jobs: at_least_1("max_batch_jobs", self.max_batch_jobs, 5_000)?,
             max_requests: at_least_1("max_requests", self.max_requests, 4_096)?,
             max_draft_bytes: at_least_1("max_draft_bytes", self.max_draft_bytes, 8 << 20)?,
@@ -316,7 +320,7 @@ impl Settings {
         Ok(ServeConfig {
             listen,
             data_dir,
-            job_endpoint: job_endpoint(self.job_endpoint)?,
+            job_endpoint: self.job_endpoint.map(job_endpoint).transpose()?,
             http,
             drain_timeout: self
                 .drain_timeout
@@ -418,13 +422,8 @@ fn holders(
     Ok(Some(holders.without_forwarding()))
 }
 
-fn job_endpoint(url: Option<String>) -> Result<Url, ConfigError> {
+fn job_endpoint(text: String) -> Result<Url, ConfigError> {
     let refused = |problem: String| ConfigError::new("job_endpoint", problem);
-    let Some(text) = url else {
-        return Err(refused(
-            "is missing: name the URL that runs jobs with --job-endpoint".to_owned(),
-        ));
-    };
     let url = Url::parse(&text).map_err(|error| refused(format!("is not a URL: {error}")))?;
     match url.scheme() {
         "http" | "https" => Ok(url),
@@ -499,7 +498,6 @@ mod tests {
 
     #[test]
     fn wrong_values_are_blamed_by_field() {
-        assert_eq!(blamed(Settings::default()), "job_endpoint");
         for url in ["here", "ftp://example.com/"] {
             let settings = Settings {
                 job_endpoint: Some(url.to_owned()),

@@ -49,6 +49,7 @@ fn status_of(code: &str) -> StatusCode {
         | "shards_changing"
         | "storage_locked"
         | "holders_unreachable" => StatusCode::SERVICE_UNAVAILABLE,
+        "no_job_endpoint" => StatusCode::NOT_IMPLEMENTED,
         "storage_full" => StatusCode::INSUFFICIENT_STORAGE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }

@@ -41,6 +41,12 @@ pub(super) async fn submit(
     headers: HeaderMap,
     body: Body,
 ) -> Answer<Response> {
+    if !api.config.takes_jobs {
+        return Err(ApiError::new(
+            "no_job_endpoint",
+            "this server takes no jobs: start it with --job-endpoint, the URL that runs them",
+        ));
+    }
     match body::kind(&headers) {
         Some(Kind::Json) => {
             let (one, list) = (api.config.max_body_bytes, api.config.max_batch_bytes);

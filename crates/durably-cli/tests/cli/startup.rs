@@ -76,7 +76,6 @@ async fn wrong_settings_end_with_2_and_are_named() {
         let setup = Setup::bare().args(["--job-endpoint", NOWHERE, flag]);
         check(setup.refused().await, 2, named);
     }
-    check(Setup::bare().refused().await, 2, "--job-endpoint");
     // A value is blamed on where it came from.
     let setup = || Setup::bare().variable("DURABLY_DEFAULT_LIMIT", "-1");
     check(setup().refused().await, 2, "DURABLY_DEFAULT_LIMIT");
@@ -85,6 +84,26 @@ async fn wrong_settings_end_with_2_and_are_named() {
     let itself = Setup::bare().args(["--job-endpoint", NOWHERE, "--listen=127.0.0.1:7071"]);
     let itself = itself.args(["--holders=http://127.0.0.1:7071/"]);
     check(itself.refused().await, 2, "another server");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_job_endpoint_no_job_is_taken_and_none_is_spoilt() {
+    let first = Setup::new(NOWHERE);
+    let folder = first.data_dir().to_string_lossy().into_owned();
+    let without = Setup::bare().args(["--listen=127.0.0.1:0", "--data-dir", &folder]);
+    let server = without.start().await;
+    let job = json!({"account": "acme", "id": "job-1"});
+    let (status, refused) = server.post("jobs", &job).await;
+    assert_eq!(status, 501);
+    assert_eq!(refused["error"]["code"], "no_job_endpoint");
+    assert_eq!(server.get("accounts/acme/usage").await.0, 200);
+    server.kill().await;
+    // Once there are jobs, they need one.
+    let server = first.start().await;
+    assert_eq!(server.post("jobs", &job).await.0, 202);
+    server.kill().await;
+    check(without.refused().await, 2, "--job-endpoint");
+    first.start().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use durably::ConfigError;
 use durably::SchedulerConfig;
-use durably::jobs::{AccountConfig, Recorder, ShardConfig, WRAPPER_BYTES};
+use durably::host::Object;
+use durably::jobs::{AccountConfig, JobShard, Recorder, ShardConfig, WRAPPER_BYTES};
 use durably::operations::HandlerConfig;
 use durably::semaphore::LeaseOptions;
 
 use super::RemoteHolders;
 use crate::SystemConfig;
+use crate::key::class_folder;
 
 /// How long a shard waits for a holder's answer beyond what a round may take.
 const ANSWER_MARGIN: Duration = Duration::from_secs(5);
@@ -83,6 +85,11 @@ impl JobsConfig {
             max_queue_length: 1_000_000,
             retention: Duration::from_secs(7 * 24 * 60 * 60),
         }
+    }
+
+    /// Whether the data folder has shards, and with them jobs: those still to be run, or that have ended.
+    pub fn has_shards(&self) -> bool {
+        class_folder(&self.data_dir, JobShard::CLASS).exists()
     }
 
     /// What no object checks when it opens, or checks too late to be of help.

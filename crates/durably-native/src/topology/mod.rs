@@ -21,8 +21,8 @@ use durably::ConfigError;
 use durably::error::BoxError;
 use durably::host::{Host, LocalFuture};
 use durably::topology::{
-    Audience, Convergence, Deleted, Draft, Edition, Incarnation, MAX_ID_BYTES, Member, Snapshot,
-    StateUpdate, TopologyError, Updated, decode,
+    Audience, Convergence, Current, Deleted, Draft, Edition, Incarnation, MAX_ID_BYTES, Member,
+    Snapshot, StateUpdate, TopologyError, Updated, decode,
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -99,6 +99,8 @@ pub struct Topologies(Arc<Inner>);
 struct Inner {
     system: SystemRef,
     publish_dir: PathBuf,
+    /// Names of the state channels.
+    channels: Vec<String>,
     news: News,
 }
 
@@ -117,6 +119,7 @@ impl Topologies {
         let topologies = Topologies(Arc::new(Inner {
             system: builder.system(),
             publish_dir: config.publish_dir.clone(),
+            channels: config.channels.keys().cloned().collect(),
             news: News::default(),
         }));
         let (config, inner) = (Arc::new(config), Arc::downgrade(&topologies.0));
@@ -152,22 +155,20 @@ impl Topologies {
         expected: Expected,
         change: Change,
     ) -> Result<Updated, TopologiesError> {
+        check_group(group)?;
+        let coordinator = self.coordinator(topology)?;
+        if !coordinator.exists()? {
+            // What is refused leaves no coordinator without a group behind.
+            let first = drafted(group, expected, change.clone(), &Current::default())?;
+            let channels: Vec<&str> = self.0.channels.iter().map(String::as_str).collect();
+            first.check_new(group, &channels)?;
+        }
         let of = group.to_owned();
-        self.call(
-            &self.coordinator(topology)?,
-            move |coordinator| async move {
-                let topology = coordinator.topology();
-                let named = of.clone();
-                let updater = move |current: &durably::topology::Current| {
-                    expect(&named, expected, current.version)?;
-                    match change {
-                        Change::Draft(draft) => Ok(draft),
-                        Change::Patch(patch) => patch.draft(current),
-                    }
-                };
-                topology.update(&of, updater).await
-            },
-        )
+        self.call(&coordinator, move |coordinator| async move {
+            let (topology, named) = (coordinator.topology(), of.clone());
+            let updater = move |current: &Current| drafted(&named, expected, change, current);
+            topology.update(&of, updater).await
+        })
         .await
     }
 
@@ -391,6 +392,20 @@ fn check_group(group: &str) -> Result<(), TopologyError> {
 
 fn unknown(group: &str) -> TopologiesError {
     TopologyError::UnknownGroup(group.to_owned()).into()
+}
+
+/// What a change makes of the group that there is.
+fn drafted(
+    group: &str,
+    expected: Expected,
+    change: Change,
+    current: &Current,
+) -> Result<Draft, TopologyError> {
+    expect(group, expected, current.version)?;
+    match change {
+        Change::Draft(draft) => Ok(draft),
+        Change::Patch(patch) => patch.draft(current),
+    }
 }
 
 fn expect(group: &str, expected: Expected, found: Option<u64>) -> Result<(), TopologyError> {

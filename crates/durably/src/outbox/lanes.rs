@@ -120,3 +120,111 @@ impl Lanes {
         self.next_batch
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        LineUp(u8),
+        ServeNext,
+        StartDue(u8),
+        EndOldest,
+        EndNewest,
+        Leave,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            (0..4u8).prop_map(Step::LineUp),
+            Just(Step::ServeNext),
+            (0..4u8).prop_map(Step::StartDue),
+            Just(Step::EndOldest),
+            Just(Step::EndNewest),
+            Just(Step::Leave),
+        ];
+        prop::collection::vec(step, 0..60)
+    }
+
+    /// Starts what is next in line; whether there was somebody.
+    fn serve_next(lanes: &mut Lanes, running: &mut Vec<(BatchId, String)>) -> Option<Ticket> {
+        let (ticket, key) = lanes.next_in_line()?;
+        let key = key.to_owned();
+        lanes.leave(ticket);
+        let batch = lanes.start([key.clone()]);
+        running.push((batch, key));
+        Some(ticket)
+    }
+
+    proptest! {
+        #[test]
+        fn calls_share_no_lane_and_whoever_waits_is_served_in_turn(
+            is_exclusive: bool, max_in_flight in 1..3u64, steps in steps(),
+        ) {
+            let overlap = if is_exclusive { Overlap::Never } else { Overlap::PerKey };
+            let mut lanes = Lanes::new(overlap, max_in_flight);
+            let mut running: Vec<(BatchId, String)> = Vec::new();
+            let mut waiting: Vec<(Ticket, String)> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::LineUp(key) => {
+                        let key = key.to_string();
+                        waiting.push((lanes.line_up(key.clone()), key));
+                    }
+                    Step::ServeNext => {
+                        let free = |key: &String| !running.iter().any(|(_, other)| other == key);
+                        let is_full = match overlap {
+                            Overlap::Never => !running.is_empty(),
+                            Overlap::PerKey => running.len() as u64 >= max_in_flight,
+                        };
+                        let first = waiting.iter().position(|(_, key)| !is_full && free(key));
+                        let expected = first.map(|place| waiting.remove(place).0);
+                        prop_assert_eq!(serve_next(&mut lanes, &mut running), expected);
+                    }
+                    Step::StartDue(key) => {
+                        let key = key.to_string();
+                        if lanes.room() > 0 && !lanes.is_in_flight(&key) {
+                            let batch = lanes.start([key.clone()]);
+                            running.push((batch, key));
+                        }
+                    }
+                    Step::EndOldest if !running.is_empty() => lanes.end(running.remove(0).0),
+                    Step::EndNewest => {
+                        if let Some((batch, _)) = running.pop() {
+                            lanes.end(batch);
+                        }
+                    }
+                    Step::Leave => {
+                        if let Some((ticket, _)) = waiting.pop() {
+                            lanes.leave(ticket);
+                        }
+                    }
+                    Step::EndOldest => {}
+                }
+                let keys: BTreeSet<&String> = running.iter().map(|(_, key)| key).collect();
+                prop_assert_eq!(keys.len(), running.len());
+                prop_assert_eq!(lanes.in_flight(), running.len() as u64);
+                prop_assert_eq!(lanes.oldest(), running.first().map(|(batch, _)| *batch));
+                match overlap {
+                    Overlap::Never => prop_assert!(running.len() <= 1),
+                    Overlap::PerKey => prop_assert!(running.len() as u64 <= max_in_flight),
+                }
+            }
+            // Once calls end, everybody is served, first come first served within a key.
+            let mut served = Vec::new();
+            while !waiting.is_empty() {
+                for (batch, _) in running.drain(..) {
+                    lanes.end(batch);
+                }
+                let ticket = serve_next(&mut lanes, &mut running);
+                prop_assert!(ticket.is_some(), "{:?} wait for ever", waiting);
+                let place = waiting.iter().position(|(other, _)| Some(*other) == ticket);
+                served.push(waiting.remove(place.unwrap()));
+            }
+            prop_assert!(served.is_sorted_by_key(|(ticket, _)| *ticket));
+        }
+    }
+}

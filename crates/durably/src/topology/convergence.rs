@@ -100,24 +100,26 @@ pub enum Audience {
 impl Convergence {
     /// Whether the group is at `version` or a later one, and that has reached `audience`.
     pub fn reached(&self, version: u64, audience: Audience) -> bool {
-        let published = self
-            .publication
-            .as_ref()
-            .is_none_or(|publication| publication.done);
-        let delivered = self.channels.iter().all(|channel| {
+        self.version >= version && self.missing(audience) == 0
+    }
+
+    /// How many publications and deliveries must still end well before the group's version has reached
+    /// `audience`.
+    fn missing(&self, audience: Audience) -> u64 {
+        let publication = self.publication.as_ref();
+        let unpublished = publication.is_some_and(|publication| !publication.done);
+        let undelivered = self.channels.iter().map(|channel| {
             let members = channel.members.len();
-            let done = channel
-                .members
-                .iter()
-                .filter(|member| member.progress.done)
-                .count();
-            match audience {
-                Audience::Published => true,
-                Audience::Quorum => members == 0 || done * 2 > members,
-                Audience::All => done == members,
-            }
+            let done = |member: &&MemberConvergence| member.progress.done;
+            let enough = match audience {
+                Audience::Published => 0,
+                Audience::Quorum if members == 0 => 0,
+                Audience::Quorum => members / 2 + 1,
+                Audience::All => members,
+            };
+            enough.saturating_sub(channel.members.iter().filter(done).count()) as u64
         });
-        self.version >= version && published && delivered
+        u64::from(unpublished) + undelivered.sum::<u64>()
     }
 }
 
@@ -192,12 +194,16 @@ impl Driver {
         let mut over = self.scheduler.host().sleep(timeout);
         loop {
             // Before looking, so that nothing is missed in between.
-            let stirred = self.stirred(group);
+            let (waiter, woken) = self.waiting.begin(group);
             let convergence = self.convergence(group).await?;
             if convergence.reached(version, audience) {
                 return Ok(convergence);
             }
-            match select(stirred, over).await {
+            // A version that is still to come is told as a change.
+            if convergence.version >= version {
+                waiter.until_ended(convergence.missing(audience));
+            }
+            match select(woken, over).await {
                 Either::Left((_, waiting)) => over = waiting,
                 Either::Right(_) => return self.convergence(group).await,
             }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::canonical;
-use super::error::{MAX_HINT_BYTES, MAX_ID_BYTES, MAX_META_BYTES, TopologyError};
+use super::error::{MAX_HINT_BYTES, MAX_ID_BYTES, MAX_META_BYTES, MAX_STATE_BYTES, TopologyError};
 use super::snapshot::{Member, MemberState};
 use crate::error::ConfigError;
 use crate::time::Timestamp;
@@ -75,6 +75,25 @@ impl Draft {
         self
     }
 
+    /// Refuses what could not be the draft of a new group in a topology with these state channels, so that a
+    /// coordinator need not be made only to refuse it.
+    ///
+    /// # Errors
+    ///
+    /// What [`Topology::update`](super::Topology::update) would say of it, but for the length of the
+    /// snapshot.
+    pub fn check_new(&self, group: &str, channels: &[&str]) -> Result<(), TopologyError> {
+        let Some(members) = &self.members else {
+            return Err(TopologyError::UnknownGroup(group.to_owned()));
+        };
+        membership(&[], members.clone(), Timestamp::ZERO)?;
+        for (channel, value) in &self.states {
+            let is_known = channels.contains(&channel.as_str());
+            check_state(channel, is_known, &canonical::text(value))?;
+        }
+        Ok(())
+    }
+
     /// Reads a draft that comes as data.
     ///
     /// # Errors
@@ -87,6 +106,22 @@ impl Draft {
         }
         serde_path_to_error::deserialize(draft)
             .map_err(|error| TopologyError::InvalidDraft(error.to_string()))
+    }
+}
+
+/// Refuses a value that no channel takes; `canonical` is its text.
+pub(super) fn check_state(
+    channel: &str,
+    is_known: bool,
+    canonical: &str,
+) -> Result<(), TopologyError> {
+    if !is_known {
+        return Err(TopologyError::UnknownChannel(channel.to_owned()));
+    }
+    let (channel, bytes) = (channel.to_owned(), canonical.len());
+    match bytes > MAX_STATE_BYTES {
+        true => Err(TopologyError::StateTooLarge { channel, bytes }),
+        false => Ok(()),
     }
 }
 
@@ -211,14 +246,9 @@ impl NewMember {
         self
     }
 
+    /// Refuses it for anything but the length of its metadata.
     fn check(&self) -> Result<(), TopologyError> {
-        let refuse = |problem: String| {
-            let end = self.id.floor_char_boundary(64);
-            Err(TopologyError::InvalidMember {
-                id: self.id[..end].to_owned(),
-                problem,
-            })
-        };
+        let refuse = |problem: String| Err(invalid(&self.id, problem));
         if self.id.is_empty() || self.id.len() > MAX_ID_BYTES {
             let bytes = self.id.len();
             return refuse(format!(
@@ -229,12 +259,6 @@ impl NewMember {
         if hint > MAX_HINT_BYTES {
             return refuse(format!(
                 "its location hint has {hint} bytes, at most {MAX_HINT_BYTES} are allowed"
-            ));
-        }
-        let meta = self.meta.as_ref().map_or(0, |meta| meta.to_string().len());
-        if meta > MAX_META_BYTES {
-            return refuse(format!(
-                "its metadata has {meta} bytes as JSON, at most {MAX_META_BYTES} are allowed"
             ));
         }
         let Some(end) = self.drain else { return Ok(()) };
@@ -386,12 +410,34 @@ pub(super) fn membership(
         after.location_hint = member.location_hint;
         after.meta = member.meta;
         if !known.is_some_and(|known| same(known, &after)) {
+            // What is stored is short enough.
+            check_meta(&after)?;
             change.written.push(change.after.len());
         }
         change.after.push(after);
     }
     change.removed.extend(old.map(|gone| gone.id.clone()));
     Ok(change)
+}
+
+fn invalid(id: &str, problem: String) -> TopologyError {
+    TopologyError::InvalidMember {
+        id: id[..id.floor_char_boundary(64)].to_owned(),
+        problem,
+    }
+}
+
+fn check_meta(member: &Member) -> Result<(), TopologyError> {
+    let bytes = member
+        .meta
+        .as_ref()
+        .map_or(0, |meta| meta.to_string().len());
+    if bytes <= MAX_META_BYTES {
+        return Ok(());
+    }
+    let problem =
+        format!("its metadata has {bytes} bytes as JSON, at most {MAX_META_BYTES} are allowed");
+    Err(invalid(&member.id, problem))
 }
 
 fn same(one: &Member, other: &Member) -> bool {

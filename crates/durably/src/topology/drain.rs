@@ -188,7 +188,7 @@ impl Driver {
                     by_deadline,
                 };
                 self.tell(&drain.group, kind);
-                self.stir(&drain.group);
+                self.waiting.changed(&drain.group);
                 Ok(())
             }
             Ok(false) => Ok(()),

@@ -6,7 +6,6 @@ use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use futures::channel::oneshot;
 use futures::future::{Either, select};
 use serde_json::Value;
 
@@ -18,6 +17,7 @@ use super::event::{TopologyEvent, TopologyEventKind};
 use super::publication::Publishing;
 use super::snapshot::{Edition, Incarnation, Snapshot};
 use super::store::{self, GroupRow};
+use super::waiting::Waiting;
 use crate::error::{BoxError, StorageError};
 use crate::host::{LocalFuture, Sql};
 use crate::lifecycle::{self, Hook};
@@ -51,8 +51,8 @@ pub(super) struct Driver {
     incarnation: RefCell<Option<Incarnation>>,
     /// Names of state channels that are not configured but may have entries.
     pub(super) former_channels: RefCell<Vec<String>>,
-    /// Who waits for something to happen to a group.
-    waiting: RefCell<BTreeMap<String, Vec<oneshot::Sender<()>>>>,
+    /// Who waits for a group to come somewhere.
+    pub(super) waiting: Waiting,
     /// Drains that are being looked at.
     pub(super) draining: RefCell<BTreeSet<(String, String)>>,
 }
@@ -68,7 +68,7 @@ impl Driver {
             channels: OnceCell::new(),
             incarnation: RefCell::default(),
             former_channels: RefCell::default(),
-            waiting: RefCell::default(),
+            waiting: Waiting::default(),
             draining: RefCell::default(),
         })
     }
@@ -103,7 +103,7 @@ impl Driver {
                 OutboxEventKind::Delivered | OutboxEventKind::Discarded
             );
             if let Some(driver) = weak.upgrade().filter(|_| ended) {
-                driver.stir(&super::delivery::group_of(&event.key));
+                driver.waiting.ended(&super::delivery::group_of(&event.key));
             }
         }));
     }
@@ -116,24 +116,6 @@ impl Driver {
         };
         event.trace();
         lifecycle::emit(self.settings.hook.as_ref(), &event);
-    }
-
-    /// Wakes those who wait for something to happen to a group.
-    pub(super) fn stir(&self, group: &str) {
-        let waiting = self.waiting.borrow_mut().remove(group);
-        for waiter in waiting.unwrap_or_default() {
-            let _ = waiter.send(());
-        }
-    }
-
-    /// Resolves when something may have happened to a group.
-    pub(super) fn stirred(&self, group: &str) -> oneshot::Receiver<()> {
-        let (waiter, stirred) = oneshot::channel();
-        let mut waiting = self.waiting.borrow_mut();
-        let of_group = waiting.entry(group.to_owned()).or_default();
-        of_group.retain(|other| !other.is_canceled());
-        of_group.push(waiter);
-        stirred
     }
 
     pub(super) fn edition(&self, version: u64) -> Edition {

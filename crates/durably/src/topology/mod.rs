@@ -18,6 +18,7 @@ mod receiver;
 mod snapshot;
 mod store;
 mod update;
+mod waiting;
 
 pub use convergence::{Audience, ChannelConvergence, Convergence, MemberConvergence, Progress};
 pub use coordinator::{

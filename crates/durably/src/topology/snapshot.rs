@@ -251,6 +251,29 @@ struct Reading {
     members: Option<Vec<Member>>,
 }
 
+/// How many bytes the text has that is published.
+pub(super) fn encoded_len(group: &str, edition: &Edition, members: &[Member]) -> usize {
+    let empty = encode(group, edition, Some(&[])).len();
+    let mut counted = Counted(0);
+    // Writing into it does not fail, and members always have a text.
+    let _ = serde_json::to_writer(&mut counted, members);
+    empty - "[]".len() + counted.0
+}
+
+/// Counts what is written.
+struct Counted(usize);
+
+impl std::io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The text that is published: of a snapshot, or without `members` the tombstone of a deleted group.
 pub(crate) fn encode(group: &str, edition: &Edition, members: Option<&[Member]>) -> String {
     let content = Writing {
@@ -331,6 +354,15 @@ mod tests {
         member.location_hint = Some("weur".to_owned());
         let other = Member::new("t1-b", MemberState::Active, Timestamp::from_millis(8));
         (edition("coordinator-1", 5, 3), vec![member, other])
+    }
+
+    #[test]
+    fn the_length_of_a_text_is_known_without_it() {
+        let (edition, members) = sample();
+        for members in [&members[..], &[]] {
+            let text = encode("t1", &edition, Some(members));
+            assert_eq!(encoded_len("t1", &edition, members), text.len());
+        }
     }
 
     #[test]

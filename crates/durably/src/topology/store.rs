@@ -214,9 +214,9 @@ fn member_row(row: &dyn Row) -> Result<Member, StorageError> {
     };
     let mut member = Member::new(row.string(0)?, state, row.time(4)?);
     member.location_hint = row.optional_string(2)?;
-    let meta = row.optional_string(3)?;
+    let meta = row.optional_text(3)?;
     member.meta = meta
-        .map(|meta| parse(&meta, 3, "metadata in JSON"))
+        .map(|meta| parse(meta, 3, "metadata in JSON"))
         .transpose()?;
     Ok(member)
 }

@@ -13,9 +13,9 @@ use super::delivery::{StateChannel, delivery_value, key, keys_of};
 use super::draft::{self, Current, Draft, Membership, RemovalGuard};
 use super::drain::{DrainPlan, plan_drains};
 use super::driver::{Driver, Updater, check_group};
-use super::error::{MAX_STATE_BYTES, TopologyError};
+use super::error::TopologyError;
 use super::event::TopologyEventKind;
-use super::snapshot::{Member, MemberState, Snapshot, encode};
+use super::snapshot::{Member, MemberState, Snapshot, encoded_len};
 use super::store::{self, GroupRow, StateRow};
 use crate::bugs::{self, Bug};
 use crate::error::{StorageError, panic_text};
@@ -64,7 +64,7 @@ impl Driver {
                 let version = snapshot.version;
                 driver.tell(&of, TopologyEventKind::Changed { version });
             }
-            driver.stir(&of);
+            driver.waiting.changed(&of);
             let published = published(line).await?;
             Ok(Updated {
                 snapshot,
@@ -91,7 +91,7 @@ impl Driver {
             if let Some(version) = version {
                 driver.tell(&of, TopologyEventKind::Deleted { version });
             }
-            driver.stir(&of);
+            driver.waiting.changed(&of);
             let published = published(line).await?;
             Ok(Deleted { version, published })
         });
@@ -265,7 +265,7 @@ impl Driver {
     fn check_size(&self, row: &GroupRow, members: &[Member]) -> Result<(), TopologyError> {
         let limit = self.settings.max_snapshot_bytes;
         let edition = self.edition(row.version);
-        let bytes = encode(&row.group, &edition, Some(members)).len();
+        let bytes = encoded_len(&row.group, &edition, members);
         match bytes > limit {
             true => Err(TopologyError::SnapshotTooLarge { bytes, limit }),
             false => Ok(()),
@@ -301,14 +301,9 @@ impl Driver {
     ) -> Result<(BTreeMap<String, StateRow>, BTreeSet<String>), TopologyError> {
         let mut changed = BTreeSet::new();
         for (channel, value) in drafted {
-            if !self.channels().iter().any(|known| known.name == channel) {
-                return Err(TopologyError::UnknownChannel(channel));
-            }
+            let is_known = self.channels().iter().any(|known| known.name == channel);
             let canonical = canonical::text(&value);
-            let bytes = canonical.len();
-            if bytes > MAX_STATE_BYTES {
-                return Err(TopologyError::StateTooLarge { channel, bytes });
-            }
+            draft::check_state(&channel, is_known, &canonical)?;
             let known = states.get(&channel);
             if known.is_some_and(|state| canonical::same(&state.value, &value)) {
                 continue;

@@ -307,8 +307,28 @@ async fn asking_about_what_is_not_there_makes_nothing() {
             .status,
         404
     );
+    let draft = json!({"members": [active("a")]});
+    for (condition, body, status) in [
+        (None, json!({"members": []}), 400),
+        (None, json!({"members": [active("a"), active("a")]}), 400),
+        (None, json!({"members": [active("")]}), 400),
+        (None, json!({"states": {}}), 404),
+        (
+            None,
+            json!({"members": [active("a")], "states": {"limits": 1}}),
+            400,
+        ),
+        (Some((IF_MATCH, "\"3\"")), draft.clone(), 412),
+    ] {
+        let path = "nobody/groups/t1";
+        let refused = send(&server, Method::PUT, path, condition, Some(&body)).await;
+        assert_eq!(refused.status, status, "{body}: {}", refused.body);
+    }
     assert!(!setup.data_dir().join("objects").join("topology").exists());
     assert!(!setup.data_dir().join("published").exists());
+    let path = "nobody/groups/t1";
+    let made = send(&server, Method::PUT, path, None, Some(&draft)).await;
+    assert_eq!(made.status, 200, "{}", made.body);
 }
 
 #[tokio::test]

@@ -19,7 +19,8 @@ pub struct ReaderOptions {
     pub negative_ttl: Duration,
     /// How long a read may take; 1 s by default.
     pub read_timeout: Duration,
-    /// For how long after its `ttl` a copy is used on while reads fail; not at all by default.
+    /// For how long a copy is used on while reads fail, after it had to be looked at again: at the end of
+    /// its `ttl`, or of `negative_ttl` if the store had an older one last. Not at all by default.
     pub stale_if_error: Option<Duration>,
     /// How many groups are remembered at most, missing ones included; 10,000 by default.
     pub max_groups: u64,
