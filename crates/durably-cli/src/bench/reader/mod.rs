@@ -9,15 +9,17 @@
 mod peers;
 mod published;
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use durably::error::BoxError;
 use durably::layers::Timer;
 use durably::topology::{MemoryPublisher, ReaderOptions};
 use durably_native::reading::{Reader, ReaderClock, ReaderRandom};
-use futures::FutureExt;
 use futures::future::join_all;
 
 use super::report::{Goal, Value};
@@ -69,13 +71,14 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<(), BoxError> {
     let reader = filled(store.clone(), &names).await?;
     #[cfg(feature = "peers")]
     let peers = peers::contestants(&reader, &names).await?;
-    contestants.push(Contestant::new(
-        "TopologyReader::get",
-        move |group| match reader.get(group).now_or_never() {
-            Some(Ok(reading)) => reading.version(),
+    contestants.push(Contestant::new("TopologyReader::get", move |group| {
+        // In its place, as whoever awaits it does.
+        let reading = pin!(reader.get(group));
+        match reading.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(reading)) => reading.version(),
             _ => 0,
-        },
-    ));
+        }
+    }));
     #[cfg(feature = "peers")]
     contestants.extend(peers);
     let rounds = bench.amount(15, 3);

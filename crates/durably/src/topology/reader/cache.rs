@@ -19,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::entry::Entry;
 
 /// How many entries a shard is meant to have.
-const SHARD: usize = 64;
+const SHARD: usize = 256;
 
 pub(super) struct Cache {
     shards: Box<[ArcSwap<Shard>]>,

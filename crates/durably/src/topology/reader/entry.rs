@@ -171,10 +171,10 @@ impl Entry {
         !matches!(self.standing, Standing::Unavailable(_))
     }
 
-    /// How long ago the snapshot was read.
+    /// How long ago the snapshot was read, in milliseconds.
     #[inline]
-    pub(super) fn age(&self, now: Timestamp) -> Duration {
-        now.since(self.read_at)
+    pub(super) fn age_ms(&self, now: Timestamp) -> u64 {
+        now.as_millis().saturating_sub(self.read_at.as_millis())
     }
 
     /// Whether the snapshot may be used at `now` although reads fail: the last good one, for

@@ -38,8 +38,8 @@ impl<S: Source, T: Timer, R: Randomness, F> Inner<S, T, R, F> {
     #[inline]
     pub(super) fn cached(&self, entry: Kept, now: Timestamp) -> Reading {
         self.counters.count_cached();
-        let age = entry.age(now);
-        Reading::of(entry, Origin::Cached, age)
+        let age_ms = entry.age_ms(now);
+        Reading::of(entry, Origin::Cached, age_ms)
     }
 
     /// What is known of `group` after a look at the store, and whether that was needed.
@@ -78,25 +78,24 @@ impl<S: Source, T: Timer, R: Randomness, F> Inner<S, T, R, F> {
 }
 
 impl<S: Source, T: Timer, R: Randomness, F: Fallbacks> Inner<S, T, R, F> {
-    /// The answer to who asks for a group of which `entry` is known.
-    pub(super) async fn answer(
-        &self,
-        group: &str,
-        entry: Kept,
-        origin: Origin,
-    ) -> Result<Reading, TopologyUnavailable> {
+    /// The answer to who asks for a group of which nothing usable stands.
+    pub(super) async fn get(self: &Arc<Self>, group: &str) -> Result<Reading, TopologyUnavailable> {
+        let (entry, origin) = match self.standing(group, self.timer.now()) {
+            Some(entry) => (entry, Origin::Cached),
+            None => self.look(group).await,
+        };
         let now = self.timer.now();
-        let age = entry.age(now);
+        let age_ms = entry.age_ms(now);
         let reason = match &entry.standing {
             Standing::Taken if origin == Origin::Fresh => {
-                return Ok(Reading::of(entry, Origin::Fresh, age));
+                return Ok(Reading::of(entry, Origin::Fresh, age_ms));
             }
             Standing::Taken | Standing::Refused => return Ok(self.cached(entry, now)),
             Standing::Unavailable(reason) => reason.clone(),
         };
         if entry.may_be_stale(now, self.options.stale_if_error) {
             self.tell(group, &reason, Origin::Stale);
-            return Ok(Reading::of(entry, Origin::Stale, age));
+            return Ok(Reading::of(entry, Origin::Stale, age_ms));
         }
         drop(entry);
         if let Some(snapshot) = self.fallbacks.seed(group) {

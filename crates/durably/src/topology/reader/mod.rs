@@ -142,14 +142,13 @@ impl<S: Source, T: Timer, R: Randomness, F: Fallbacks> TopologyReader<S, T, R, F
     ///
     /// [`TopologyUnavailable`] if the copy is missing, invalid, slow to come or cannot be read, and no
     /// fallback that was opted into has the group.
+    #[inline]
     pub async fn get(&self, group: &str) -> Result<Reading, TopologyUnavailable> {
-        let now = self.inner.timer.now();
-        let (entry, origin) = match self.inner.standing(group, now) {
-            Some(entry) if entry.is_usable() => return Ok(self.inner.cached(entry, now)),
-            Some(entry) => (entry, Origin::Cached),
-            None => self.inner.look(group).await,
-        };
-        self.inner.answer(group, entry, origin).await
+        match self.cached(group) {
+            Some(reading) => Ok(reading),
+            // In a box, since a future is moved about whole, and this is the larger part of it.
+            None => Box::pin(self.inner.get(group)).await,
+        }
     }
 
     /// The group, if its copy is in the cache and young enough: without waiting, a lock or an allocation.

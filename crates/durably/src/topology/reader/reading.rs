@@ -9,6 +9,9 @@ use super::cache::Kept;
 use crate::topology::snapshot::Snapshot;
 
 /// Where an answer comes from.
+// As wide as a word, like all of a `Reading`: what was just written in pieces and is moved as words makes the
+// processor wait, for a good part of what a cached read takes in all.
+#[repr(u64)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Origin {
@@ -45,7 +48,7 @@ impl Origin {
 pub struct Reading {
     of: Of,
     origin: Origin,
-    age: Duration,
+    age_ms: u64,
 }
 
 enum Of {
@@ -55,11 +58,11 @@ enum Of {
 
 impl Reading {
     #[inline]
-    pub(super) fn of(entry: Kept, origin: Origin, age: Duration) -> Reading {
+    pub(super) fn of(entry: Kept, origin: Origin, age_ms: u64) -> Reading {
         Reading {
             of: Of::Entry(entry),
             origin,
-            age,
+            age_ms,
         }
     }
 
@@ -67,7 +70,7 @@ impl Reading {
         Reading {
             of: Of::Made(Arc::new(snapshot)),
             origin,
-            age: Duration::ZERO,
+            age_ms: 0,
         }
     }
 
@@ -81,16 +84,19 @@ impl Reading {
     }
 
     /// Where it comes from.
+    #[inline]
     pub fn origin(&self) -> Origin {
         self.origin
     }
 
     /// How long ago it was read from the store; zero for what came from elsewhere.
+    #[inline]
     pub fn age(&self) -> Duration {
-        self.age
+        Duration::from_millis(self.age_ms)
     }
 
     /// The group's version, as its coordinator counts.
+    #[inline]
     pub fn version(&self) -> u64 {
         self.snapshot().version
     }
@@ -111,7 +117,7 @@ impl fmt::Debug for Reading {
             .debug_struct("Reading")
             .field("snapshot", self.snapshot())
             .field("origin", &self.origin)
-            .field("age", &self.age)
+            .field("age", &self.age())
             .finish()
     }
 }
