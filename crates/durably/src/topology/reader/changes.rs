@@ -36,7 +36,7 @@ pub(super) struct Follower<S: Source, T: Timer, R: Randomness, F> {
 /// What was told of a group.
 #[derive(Default)]
 struct Told {
-    edition: Option<Edition>,
+    edition: Option<Arc<Edition>>,
     exists: bool,
 }
 

@@ -65,8 +65,9 @@ pub(super) enum Standing {
 /// What is remembered of a group.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// The newest edition that was read, also of a group that is gone.
-    pub(super) edition: Option<Edition>,
+    /// The newest edition that was read, also of a group that is gone. Elsewhere, since cached reads do not
+    /// look at it, and what they do look at is to be close together.
+    pub(super) edition: Option<Arc<Edition>>,
     /// The newest snapshot; one without members if the group is not known to exist.
     pub(super) snapshot: Arc<Snapshot>,
     /// When the snapshot was read.
@@ -94,13 +95,13 @@ impl Entry {
         match brought {
             Ok(Some(published)) => {
                 let held =
-                    previous.and_then(|previous| Some((previous, previous.edition.as_ref()?)));
+                    previous.and_then(|previous| Some((previous, previous.edition.as_deref()?)));
                 if let Some((previous, edition)) = held
                     && published.edition.compare(edition) == Some(Ordering::Less)
                 {
                     return previous.refusing(bad);
                 }
-                let edition = Some(published.edition.clone());
+                let edition = Some(Arc::new(published.edition.clone()));
                 match published.into_snapshot() {
                     Some(snapshot) => {
                         let fresh = Span {
@@ -137,7 +138,7 @@ impl Entry {
     /// Of a group of which no snapshot is to be used.
     fn without(
         group: &str,
-        edition: Option<Edition>,
+        edition: Option<Arc<Edition>>,
         reason: UnavailableReason,
         stands: Span,
     ) -> Entry {
