@@ -1,6 +1,11 @@
-//! Following a published group: server-sent events as lines of JSON.
+//! Following a published group: server-sent events as lines of JSON. Once the server was there, it is
+//! followed through its restarts.
+
+use std::io::Write;
+use std::time::Duration;
 
 use reqwest::Method;
+use reqwest::header::HeaderName;
 use serde_json::{Value, json};
 
 use super::client::{Client, Request, unreachable};
@@ -10,16 +15,46 @@ use crate::exit::Failure;
 /// More of one event is not gathered.
 const MAX_EVENT_BYTES: usize = 64 << 20;
 
+/// How long a server that went away is left alone.
+const PAUSE: Duration = Duration::from_secs(1);
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
 pub(super) async fn watch(client: &Client, group: String) -> Result<(), Failure> {
-    let path = ["published", &group, "watch"].map(str::to_owned);
-    let mut response = client
-        .send(Request::new(Method::GET, path.to_vec()))
-        .await?;
+    let mut told = None;
+    loop {
+        let failure = match follow(client, &group, &mut told).await {
+            Err(failure @ (Failure::Unreachable { .. } | Failure::Refused { .. }))
+                if told.is_some() =>
+            {
+                failure
+            }
+            other => return other,
+        };
+        // Whoever cannot be told is not worse off.
+        let _ = writeln!(std::io::stderr(), "{failure}; trying again");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Prints what becomes of the group after the event that was `told` last, until the server is gone.
+async fn follow(client: &Client, group: &str, told: &mut Option<Value>) -> Result<(), Failure> {
+    let path = ["published", group, "watch"].map(str::to_owned);
+    let mut request = Request::new(Method::GET, path.to_vec());
+    let last = told.as_ref().and_then(|event| event["id"].as_str());
+    request
+        .headers
+        .extend(last.map(|id| (LAST_EVENT_ID, id.to_owned())));
+    let mut response = client.send(request).await?;
     let mut events = Events::default();
     while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
         events.unread.extend_from_slice(&chunk);
         while let Some(event) = events.next() {
-            print(&event.to_string())?;
+            // A server that was started again says what it finds.
+            if told.as_ref() != Some(&event) {
+                print(&event.to_string())?;
+                *told = Some(event);
+            }
         }
         if events.unread.len() > MAX_EVENT_BYTES {
             return Err(ended("an event is too long"));

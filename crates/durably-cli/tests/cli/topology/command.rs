@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use super::setup;
+use crate::support::network::Network;
 use crate::support::{PATIENCE, Server, durably};
 
 /// Runs a command to its end: its exit code, and what it says on standard output.
@@ -161,7 +162,37 @@ async fn an_operator_does_it_all_from_a_shell() {
             .0,
         2
     );
-    server.signal("TERM");
-    let status = tokio::time::timeout(PATIENCE, watching.wait()).await;
-    assert_eq!(status.unwrap().unwrap().code(), Some(8));
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_through_restarts_and_tells_nothing_twice() {
+    let setup = setup();
+    let server = setup.start().await;
+    let network = Network::start().await;
+    network.lead_to(server.address);
+    let draft = |id: &str| json!({"members": [{"id": id, "state": "active"}]});
+    json(&server, &["put", "t1"], Some(&draft("a"))).await;
+    let mut watching = durably();
+    watching.args(["topology", "watch", "t1", "--server", &network.url()]);
+    let piped = watching.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut watching = piped.spawn().unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let mut version = async || {
+        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
+        let line = line.expect("nothing is told").unwrap().expect("a line");
+        let event: Value = serde_json::from_str(&line).unwrap();
+        event["data"]["content"]["version"].as_u64()
+    };
+    assert_eq!(version().await, Some(1));
+    server.kill().await;
+    let server = setup.start().await;
+    network.lead_to(server.address);
+    network.cut();
+    json(&server, &["put", "t1"], Some(&draft("b"))).await;
+    assert_eq!(version().await, Some(2));
+    watching.kill().await.unwrap();
+
+    // One that never was there is not waited for.
+    let nowhere = ["watch", "t1", "--server", "http://127.0.0.1:9"];
+    assert_eq!(run(&server, &nowhere, None).await.0, 8);
 }
