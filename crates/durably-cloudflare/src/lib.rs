@@ -1,0 +1,34 @@
+//! The host of `durably` on Cloudflare: each object is a Durable Object with SQLite.
+//!
+//! A class of a worker holds a [`DurableInstance`] and hands it the calls and alarms that the platform
+//! delivers; `docs/cloudflare.md` shows one, and how it is built and tested. What an object decides
+//! and stores is the matter of `durably`; how commits reach a disk, and which machine an object is
+//! on, is the platform's.
+//!
+//! All of it is there on wasm32 alone. Elsewhere only the plain functions that the host is made of
+//! are, for their tests.
+
+#[cfg(any(test, target_arch = "wasm32"))]
+mod errors;
+#[cfg(any(test, target_arch = "wasm32"))]
+mod numbers;
+#[cfg(any(test, target_arch = "wasm32"))]
+mod parameters;
+
+#[cfg(target_arch = "wasm32")]
+mod host;
+#[cfg(target_arch = "wasm32")]
+mod instance;
+#[cfg(target_arch = "wasm32")]
+mod javascript;
+#[cfg(target_arch = "wasm32")]
+mod object;
+#[cfg(target_arch = "wasm32")]
+mod storage;
+
+#[cfg(target_arch = "wasm32")]
+pub use instance::CallError;
+#[cfg(target_arch = "wasm32")]
+pub use object::DurableInstance;
+#[cfg(target_arch = "wasm32")]
+pub use storage::Rows;

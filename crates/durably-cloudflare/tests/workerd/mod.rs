@@ -1,0 +1,75 @@
+//! A real workerd that serves a built worker, with its objects in a folder of its own.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// Where the binary of workerd is.
+const BINARY: &str = "DURABLY_WORKERD";
+/// The folder with the worker's modules and its `worker.capnp`.
+const WORKER: &str = "DURABLY_WORKER";
+
+/// A process of workerd, killed when it is dropped.
+pub(crate) struct Workerd {
+    folder: TempDir,
+    process: Child,
+    port: u64,
+}
+
+impl Workerd {
+    pub(crate) async fn start() -> Workerd {
+        let folder = TempDir::new().expect("a folder for objects");
+        let (process, port) = serve(&folder).await;
+        Workerd {
+            folder,
+            process,
+            port,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port)
+    }
+
+    /// Kills the process and serves the same objects again after `away`.
+    pub(crate) async fn restart(&mut self, away: Duration) {
+        self.process.kill().await.expect("workerd is killed");
+        tokio::time::sleep(away).await;
+        (self.process, self.port) = serve(&self.folder).await;
+    }
+}
+
+async fn serve(folder: &TempDir) -> (Child, u64) {
+    let place = |variable: &str| {
+        let value = std::env::var_os(variable);
+        PathBuf::from(value.unwrap_or_else(|| panic!("{variable} is set by .ci/cloudflare")))
+    };
+    let mut process = Command::new(place(BINARY))
+        .arg("serve")
+        .arg(place(WORKER).join("worker.capnp"))
+        .arg("config")
+        .args(["--socket-addr", "http=127.0.0.1:0", "--control-fd", "1"])
+        .arg(format!("--directory-path=disk={}", folder.path().display()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("workerd starts");
+    let output = process.stdout.take().expect("its output is a pipe");
+    let mut lines = BufReader::new(output).lines();
+    let port = loop {
+        let line = lines.next_line().await.expect("workerd writes lines");
+        let line = line.expect("workerd listens");
+        let event: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        if let (Some("http"), Some(port)) = (event["socket"].as_str(), event["port"].as_u64()) {
+            break port;
+        }
+    };
+    // Whoever writes into a pipe that nobody reads stands still.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    (process, port)
+}
