@@ -34,7 +34,9 @@ impl Exam {
             .object
             .call(move |object| async move { object.call(&request).await });
         promise(async move {
-            let answer = call.await.map_err(|error| JsError::new(&error.to_string()))?;
+            let answer = call
+                .await
+                .map_err(|error| JsError::new(&error.to_string()))?;
             let (passed, text) = match answer {
                 Ok(text) => (true, text),
                 Err(text) => (false, text),

@@ -43,8 +43,14 @@ mod tests {
             code("cannot store TEXT value in INTEGER column a.b: SQLITE_CONSTRAINT_DATATYPE"),
             "storage_constraint"
         );
-        assert_eq!(code("string or blob too big: SQLITE_TOOBIG"), "storage_too_large");
-        assert_eq!(code("database or disk is full: SQLITE_FULL"), "storage_full");
+        assert_eq!(
+            code("string or blob too big: SQLITE_TOOBIG"),
+            "storage_too_large"
+        );
+        assert_eq!(
+            code("database or disk is full: SQLITE_FULL"),
+            "storage_full"
+        );
         assert_eq!(
             code("no such column: SQLITE_FULL: SQLITE_ERROR"),
             "storage_failed"

@@ -112,10 +112,7 @@ impl<C: Object> DurableInstance<C> {
     ///
     /// What the handler answered. The class's `alarm` must fail with it, so that the platform calls it
     /// again; after its last retry this arms the alarm anew itself and succeeds.
-    pub fn alarm(
-        &self,
-        retry_count: u32,
-    ) -> impl Future<Output = Result<(), BoxError>> + use<C> {
+    pub fn alarm(&self, retry_count: u32) -> impl Future<Output = Result<(), BoxError>> + use<C> {
         let shared = self.shared.clone();
         async move {
             let handled = match shared.call(Object::alarm).await {
@@ -146,9 +143,7 @@ where
     /// JavaScript has let go of the object.
     fn drop(&mut self) {
         if let Some(current) = self.shared.current.take() {
-            current
-                .life
-                .end(CallError::Ended("it was evicted".into()));
+            current.life.end(CallError::Ended("it was evicted".into()));
             drop_caught(current);
         }
     }

@@ -101,7 +101,10 @@ mod tests {
             all("SELECT '?' || ? -- ?\n || ?"),
             "SELECT '?' || CAST(? AS INTEGER) -- ?\n || CAST(? AS INTEGER)"
         );
-        assert_eq!(all("SELECT 4 - ?, 6 / ?"), "SELECT 4 - CAST(? AS INTEGER), 6 / CAST(? AS INTEGER)");
+        assert_eq!(
+            all("SELECT 4 - ?, 6 / ?"),
+            "SELECT 4 - CAST(? AS INTEGER), 6 / CAST(? AS INTEGER)"
+        );
     }
 
     proptest! {

@@ -231,8 +231,7 @@ thread_local! {
 
 /// The statement as the platform is to run it with these parameters.
 fn text_of(statement: &str, parameters: &[Value<'_>]) -> JsValue {
-    let is_integer =
-        |position: usize| matches!(parameters.get(position), Some(Value::Integer(_)));
+    let is_integer = |position: usize| matches!(parameters.get(position), Some(Value::Integer(_)));
     let prepare = || JsValue::from_str(&with_integers(statement, is_integer));
     if parameters.len() > 128 {
         // More than a statement takes, so this one will be refused.

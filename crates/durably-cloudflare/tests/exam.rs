@@ -5,11 +5,11 @@
 
 mod workerd;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::time::Duration;
 
 use durably::testing::{Case, Examinee, cases};
-use futures::future::{LocalBoxFuture, join_all};
+use futures::future::LocalBoxFuture;
 use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use workerd::Workerd;
@@ -24,7 +24,7 @@ enum Death {
 }
 
 struct Cloudflare {
-    workerd: RefCell<Workerd>,
+    workerd: Workerd,
     client: reqwest::Client,
     death: Death,
     /// Several cases are being examined at once.
@@ -34,7 +34,7 @@ struct Cloudflare {
 impl Cloudflare {
     async fn start(death: Death) -> Cloudflare {
         Cloudflare {
-            workerd: RefCell::new(Workerd::start().await),
+            workerd: Workerd::start().await,
             client: reqwest::Client::new(),
             death,
             shared: Cell::new(false),
@@ -42,7 +42,7 @@ impl Cloudflare {
     }
 
     async fn ask(&self, question: Value) -> Result<Value, String> {
-        let url = self.workerd.borrow().url();
+        let url = self.workerd.url();
         let asked = self.client.post(url).json(&question).send().await;
         let answer = asked.map_err(|error| error.to_string())?;
         answer.json().await.map_err(|error| error.to_string())
@@ -71,12 +71,16 @@ impl Examinee for Cloudflare {
     fn crash<'a>(&'a self, object: &'a str) -> LocalBoxFuture<'a, ()> {
         async move {
             if self.death == Death::Kill {
-                return self.workerd.borrow_mut().restart(Duration::ZERO).await;
+                return self.workerd.restart(Duration::ZERO).await;
             }
-            let answer = self.ask(json!({ "object": object, "action": "abort" })).await;
+            let answer = self
+                .ask(json!({ "object": object, "action": "abort" }))
+                .await;
             let reason = answer.map(|answer| answer["lost"].to_string());
             assert!(
-                reason.as_ref().is_ok_and(|reason| reason.contains("told to")),
+                reason
+                    .as_ref()
+                    .is_ok_and(|reason| reason.contains("told to")),
                 "{object} was to be reset: {reason:?}"
             );
         }
@@ -84,8 +88,11 @@ impl Examinee for Cloudflare {
     }
 
     fn restart<'a>(&'a self, away: Duration) -> LocalBoxFuture<'a, ()> {
-        assert!(!self.shared.get(), "a case that restarts must be examined alone");
-        async move { self.workerd.borrow_mut().restart(away).await }.boxed_local()
+        assert!(
+            !self.shared.get(),
+            "a case that restarts must be examined alone"
+        );
+        async move { self.workerd.restart(away).await }.boxed_local()
     }
 
     fn pass<'a>(&'a self, time: Duration) -> LocalBoxFuture<'a, ()> {
@@ -99,7 +106,17 @@ const RESTARTING: &[&str] = &["an_alarm_that_came_due_while_the_host_was_away_fi
 /// Cases in which another object must live on when one dies.
 const WITH_A_BYSTANDER: &[&str] = &["two_objects_do_not_see_each_other"];
 
-fn report(verdicts: Vec<(&str, Result<(), String>)>) {
+type Examined = (&'static str, Result<(), String>);
+
+/// Some at once: nearly all of a case is waiting, but each wants to be on time.
+async fn examined(cases: impl Iterator<Item = impl Future<Output = Examined>>) -> Vec<Examined> {
+    futures::stream::iter(cases)
+        .buffer_unordered(6)
+        .collect()
+        .await
+}
+
+fn report(verdicts: Vec<Examined>) {
     assert!(!verdicts.is_empty());
     let failures: Vec<String> = verdicts
         .iter()
@@ -127,7 +144,7 @@ async fn the_cloudflare_host_passes_the_exam() {
         async move { (case.name, case.run(host).await) }
     };
     host.shared.set(true);
-    let mut verdicts = join_all(together.into_iter().map(examine)).await;
+    let mut verdicts = examined(together.into_iter().map(examine)).await;
     host.shared.set(false);
     for case in alone {
         verdicts.push(examine(case).await);
@@ -146,9 +163,5 @@ async fn the_cloudflare_host_passes_the_exam_when_its_process_is_killed() {
     let cases = cases()
         .into_iter()
         .filter(|case| !WITH_A_BYSTANDER.contains(&case.name));
-    let verdicts = futures::stream::iter(cases.map(examine))
-        .buffer_unordered(8)
-        .collect()
-        .await;
-    report(verdicts);
+    report(examined(cases.map(examine)).await);
 }

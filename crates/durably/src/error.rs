@@ -55,6 +55,45 @@ impl StorageError {
     }
 }
 
+/// The HTTP status of each failure, for every door that answers over HTTP. Codes come from the library
+/// or from the door; one that is not listed is a failure of the server.
+///
+/// ```
+/// assert_eq!(durably::error::http_status("unknown_job"), 404);
+/// ```
+pub fn http_status(code: &str) -> u16 {
+    match code {
+        "invalid" | "malformed" | "malformed_json" | "malformed_request" => 400,
+        "invalid_topology" | "invalid_group" | "invalid_draft" | "invalid_member"
+        | "duplicate_member" | "no_members" | "unknown_channel" => 400,
+        "unauthorized" => 401,
+        "not_found" | "unknown_job" | "unknown_topology" | "unknown_group" | "unknown_member"
+        | "not_published" => 404,
+        "method_not_allowed" => 405,
+        "body_too_slow" => 408,
+        // Another server is meant.
+        "held_elsewhere" => 421,
+        "holders_refused" => 502,
+        "job_running" | "job_ended" | "too_many_removed" => 409,
+        "version_conflict" => 412,
+        "body_too_large" | "line_too_large" | "too_many_jobs" | "storage_too_large"
+        | "state_too_large" | "snapshot_too_large" => 413,
+        "unsupported_media_type" => 415,
+        "queue_full" => 429,
+        // Gone when tried again, as far as the server can tell.
+        "stopping"
+        | "overloaded"
+        | "object_ended"
+        | "object_panicked"
+        | "shards_changing"
+        | "storage_locked"
+        | "holders_unreachable" => 503,
+        "no_job_endpoint" => 501,
+        "storage_full" => 507,
+        _ => 500,
+    }
+}
+
 /// A configuration that was refused, and which field is to blame.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("configuration: {field} {problem}")]

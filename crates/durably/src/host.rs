@@ -186,8 +186,8 @@ pub type EachRow<'a> = &'a mut dyn FnMut(&dyn Row) -> Result<(), StorageError>;
 ///
 /// Statements are prepared once per text, so a text should not contain values. `BEGIN`, `COMMIT`,
 /// `SAVEPOINT` and pragmas belong to the host and are refused. Every host takes up to 100
-/// parameters, 5 terms in a compound `SELECT`, 50 bytes in a `LIKE` pattern and 100 KB of text in a
-/// statement; Cloudflare takes no more.
+/// parameters, 5 terms in a compound `SELECT`, 50 bytes in a `LIKE` pattern, 99 levels in an expression
+/// and 100 KB of text in a statement; Cloudflare takes no more.
 pub trait Sql {
     /// Runs one statement and returns how many rows it changed.
     fn execute(&self, statement: &str, parameters: &[Value<'_>]) -> Result<u64, StorageError>;

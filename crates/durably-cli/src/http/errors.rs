@@ -1,4 +1,4 @@
-//! Failures as clients see them, and the one table of their HTTP statuses.
+//! Failures as clients see them. Their HTTP statuses are in one table, `durably::error::http_status`.
 
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -20,39 +20,10 @@ pub(super) struct ApiError {
     pub(super) field: Option<String>,
 }
 
-/// The status of each failure. Codes come from the library or from this folder; one that is not
-/// listed is a failure of the server.
+/// The status of each failure, by the table that all doors share.
 fn status_of(code: &str) -> StatusCode {
-    match code {
-        "invalid" | "malformed" | "malformed_json" | "malformed_request" => StatusCode::BAD_REQUEST,
-        "invalid_topology" | "invalid_group" | "invalid_draft" | "invalid_member"
-        | "duplicate_member" | "no_members" | "unknown_channel" => StatusCode::BAD_REQUEST,
-        "unauthorized" => StatusCode::UNAUTHORIZED,
-        "not_found" | "unknown_job" | "unknown_topology" | "unknown_group" | "unknown_member"
-        | "not_published" => StatusCode::NOT_FOUND,
-        "method_not_allowed" => StatusCode::METHOD_NOT_ALLOWED,
-        "body_too_slow" => StatusCode::REQUEST_TIMEOUT,
-        // Another server is meant.
-        "held_elsewhere" => StatusCode::MISDIRECTED_REQUEST,
-        "holders_refused" => StatusCode::BAD_GATEWAY,
-        "job_running" | "job_ended" | "too_many_removed" => StatusCode::CONFLICT,
-        "version_conflict" => StatusCode::PRECONDITION_FAILED,
-        "body_too_large" | "line_too_large" | "too_many_jobs" | "storage_too_large"
-        | "state_too_large" | "snapshot_too_large" => StatusCode::PAYLOAD_TOO_LARGE,
-        "unsupported_media_type" => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        "queue_full" => StatusCode::TOO_MANY_REQUESTS,
-        // Gone when tried again, as far as the server can tell.
-        "stopping"
-        | "overloaded"
-        | "object_ended"
-        | "object_panicked"
-        | "shards_changing"
-        | "storage_locked"
-        | "holders_unreachable" => StatusCode::SERVICE_UNAVAILABLE,
-        "no_job_endpoint" => StatusCode::NOT_IMPLEMENTED,
-        "storage_full" => StatusCode::INSUFFICIENT_STORAGE,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    }
+    let status = durably::error::http_status(code);
+    StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 impl ApiError {

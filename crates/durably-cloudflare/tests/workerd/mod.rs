@@ -1,5 +1,6 @@
 //! A real workerd that serves a built worker, with its objects in a folder of its own.
 
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -16,8 +17,8 @@ const WORKER: &str = "DURABLY_WORKER";
 /// A process of workerd, killed when it is dropped.
 pub(crate) struct Workerd {
     folder: TempDir,
-    process: Child,
-    port: u64,
+    process: RefCell<Option<Child>>,
+    port: Cell<u64>,
 }
 
 impl Workerd {
@@ -26,20 +27,24 @@ impl Workerd {
         let (process, port) = serve(&folder).await;
         Workerd {
             folder,
-            process,
-            port,
+            process: RefCell::new(Some(process)),
+            port: Cell::new(port),
         }
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}/", self.port)
+        format!("http://127.0.0.1:{}/", self.port.get())
     }
 
     /// Kills the process and serves the same objects again after `away`.
-    pub(crate) async fn restart(&mut self, away: Duration) {
-        self.process.kill().await.expect("workerd is killed");
+    pub(crate) async fn restart(&self, away: Duration) {
+        let process = self.process.take();
+        let mut process = process.expect("nobody else restarts it meanwhile");
+        process.kill().await.expect("workerd is killed");
         tokio::time::sleep(away).await;
-        (self.process, self.port) = serve(&self.folder).await;
+        let (process, port) = serve(&self.folder).await;
+        self.process.replace(Some(process));
+        self.port.set(port);
     }
 }
 
@@ -56,6 +61,8 @@ async fn serve(folder: &TempDir) -> (Child, u64) {
         .arg(format!("--directory-path=disk={}", folder.path().display()))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        // It tells of every panic and every reset, which are many here and on purpose.
+        .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()
         .expect("workerd starts");

@@ -51,6 +51,7 @@ pub(super) fn configure(
     connection.set_limit(Limit::SQLITE_LIMIT_VARIABLE_NUMBER, 100)?;
     connection.set_limit(Limit::SQLITE_LIMIT_COMPOUND_SELECT, 5)?;
     connection.set_limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 50)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_EXPR_DEPTH, 99)?;
     connection.set_limit(Limit::SQLITE_LIMIT_SQL_LENGTH, 100_000)?;
     connection.execute_batch(&format!(
         "PRAGMA cache_size = -{}; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = ON;",

@@ -10,12 +10,14 @@ use crate::time::MAX_SAFE_INTEGER;
 
 exam_cases![
     integers_come_back,
+    integers_are_whole_everywhere,
     reals_come_back,
     texts_come_back,
     blobs_come_back,
     null_is_null,
     a_mebibyte_fits,
     a_hundred_parameters_fit,
+    a_deep_expression_fits,
     parameters_are_counted,
     wrong_types_are_reported,
     many_rows_come_in_order,
@@ -23,6 +25,10 @@ exam_cases![
 
 async fn integers_come_back(exam: &Exam<'_>) -> Verdict {
     exam.step("values integers").await.map(drop)
+}
+
+async fn integers_are_whole_everywhere(exam: &Exam<'_>) -> Verdict {
+    exam.step("values whole").await.map(drop)
 }
 
 async fn reals_come_back(exam: &Exam<'_>) -> Verdict {
@@ -50,6 +56,12 @@ async fn a_mebibyte_fits(exam: &Exam<'_>) -> Verdict {
 async fn a_hundred_parameters_fit(exam: &Exam<'_>) -> Verdict {
     let sum = exam.step("values parameters 100").await?;
     demand_eq!(sum, "4950", "the sum of a hundred parameters");
+    Ok(())
+}
+
+async fn a_deep_expression_fits(exam: &Exam<'_>) -> Verdict {
+    let sum = exam.step("values deep 99").await?;
+    demand_eq!(sum, "4851", "a sum of ninety-nine parameters");
     Ok(())
 }
 
@@ -85,6 +97,17 @@ pub(super) async fn step(
                 let stored = round_trip(sql, "whole", whole.into(), |row| row.integer(0))?;
                 same(stored, whole)?;
             }
+            Ok(String::new())
+        },
+        "whole" => |sql| {
+            let statement = "SELECT typeof(?1), ?1 / 2, ?1 || '', typeof(coalesce(?2, ?1))";
+            sql.first(statement, &[5i64.into(), Value::Null], |row| {
+                same(row.text(0)?, "integer")?;
+                same(row.integer(1)?, 2)?;
+                same(row.text(2)?, "5")?;
+                same(row.text(3)?, "integer")
+            })?;
+            round_trip(sql, "words", 7i64.into(), |row| same(row.text(0)?, "7"))?;
             Ok(String::new())
         },
         "reals" => |sql| {
@@ -168,11 +191,19 @@ pub(super) async fn step(
             Ok(String::new())
         },
         "parameters" => |sql| {
-            let terms = vec!["?"; 100].join(" + ");
-            let parameters: Vec<Value<'_>> = (0..100i64).map(Value::from).collect();
-            let statement = format!("INSERT INTO exam_values (whole) VALUES ({terms})");
-            sql.execute(&statement, &parameters)?;
-            let sum = sql.first("SELECT whole FROM exam_values", &[], |row| row.integer(0))?;
+            let rows = vec!["(?)"; 100].join(", ");
+            let statement = format!("INSERT INTO exam_values (whole) VALUES {rows}");
+            sql.execute(&statement, &numbered(100))?;
+            let sum = sql.first("SELECT sum(whole) FROM exam_values", &[], |row| {
+                row.integer(0)
+            })?;
+            Ok(sum.unwrap_or(-1).to_string())
+        },
+        "deep" => |sql| {
+            let terms = vec!["?"; 99].join(" + ");
+            let sum = sql.first(&format!("SELECT {terms}"), &numbered(99), |row| {
+                row.integer(0)
+            })?;
             Ok(sum.unwrap_or(-1).to_string())
         },
         "miscounted" => |sql| {
@@ -214,6 +245,10 @@ pub(super) async fn step(
         check(transaction.sql())
     });
     checked.await.map_err(said)
+}
+
+fn numbered(count: i64) -> Vec<Value<'static>> {
+    (0..count).map(Value::from).collect()
 }
 
 type Check = fn(&dyn Sql) -> Result<String, StorageError>;
