@@ -1,6 +1,6 @@
 //! The host of `durably` on Cloudflare: each object is a Durable Object with SQLite.
 //!
-//! A class of a worker holds a [`DurableInstance`] and hands it the calls and alarms that the platform
+//! A class of a worker holds a `DurableInstance` and hands it the calls and alarms that the platform
 //! delivers; `docs/cloudflare.md` shows one, and how it is built and tested. What an object decides
 //! and stores is the matter of `durably`; how commits reach a disk, and which machine an object is
 //! on, is the platform's.
