@@ -34,7 +34,7 @@ struct Cloudflare {
 impl Cloudflare {
     async fn start(death: Death) -> Cloudflare {
         Cloudflare {
-            workerd: Workerd::start().await,
+            workerd: Workerd::start("exam").await,
             client: reqwest::Client::new(),
             death,
             shared: Cell::new(false),

@@ -11,21 +11,23 @@ use tokio::process::{Child, Command};
 
 /// Where the binary of workerd is.
 const BINARY: &str = "DURABLY_WORKERD";
-/// The folder with the worker's modules and its `worker.capnp`.
-const WORKER: &str = "DURABLY_WORKER";
+/// The folder with a folder for each worker: its modules and its `worker.capnp`.
+const WORKERS: &str = "DURABLY_WORKERS";
 
 /// A process of workerd, killed when it is dropped.
 pub(crate) struct Workerd {
+    worker: &'static str,
     folder: TempDir,
     process: RefCell<Option<Child>>,
     port: Cell<u64>,
 }
 
 impl Workerd {
-    pub(crate) async fn start() -> Workerd {
+    pub(crate) async fn start(worker: &'static str) -> Workerd {
         let folder = TempDir::new().expect("a folder for objects");
-        let (process, port) = serve(&folder).await;
+        let (process, port) = serve(worker, &folder).await;
         Workerd {
+            worker,
             folder,
             process: RefCell::new(Some(process)),
             port: Cell::new(port),
@@ -42,20 +44,20 @@ impl Workerd {
         let mut process = process.expect("nobody else restarts it meanwhile");
         process.kill().await.expect("workerd is killed");
         tokio::time::sleep(away).await;
-        let (process, port) = serve(&self.folder).await;
+        let (process, port) = serve(self.worker, &self.folder).await;
         self.process.replace(Some(process));
         self.port.set(port);
     }
 }
 
-async fn serve(folder: &TempDir) -> (Child, u64) {
+async fn serve(worker: &str, folder: &TempDir) -> (Child, u64) {
     let place = |variable: &str| {
         let value = std::env::var_os(variable);
         PathBuf::from(value.unwrap_or_else(|| panic!("{variable} is set by .ci/cloudflare")))
     };
     let mut process = Command::new(place(BINARY))
         .arg("serve")
-        .arg(place(WORKER).join("worker.capnp"))
+        .arg(place(WORKERS).join(worker).join("worker.capnp"))
         .arg("config")
         .args(["--socket-addr", "http=127.0.0.1:0", "--control-fd", "1"])
         .arg(format!("--directory-path=disk={}", folder.path().display()))
