@@ -145,6 +145,37 @@ impl VirtualStorage {
         next
     }
 
+    /// What is committed now, to be [restored](Self::restore) some day.
+    ///
+    /// # Errors
+    ///
+    /// What SQLite answers.
+    pub fn copy(&self) -> Result<Vec<u8>, StorageError> {
+        match &mut *self.0.database.borrow_mut() {
+            Some(database) => database.image(),
+            None => unreachable!("the database is put back before anybody else runs"),
+        }
+    }
+
+    /// Puts a copy that was made before in the place of what is stored. No instance may live: one would
+    /// go on with what it keeps in memory.
+    ///
+    /// # Errors
+    ///
+    /// What SQLite answers; then nothing is stored any more.
+    pub fn restore(&self, copy: &[u8]) -> Result<(), StorageError> {
+        let Some(database) = self.0.database.take() else {
+            return Ok(());
+        };
+        let restored = database.restored(copy, &self.0.settings)?;
+        *self.0.database.borrow_mut() = Some(restored);
+        self.0.commits.set(self.0.commits.get() + 1);
+        for waiting in self.0.waiting.take() {
+            let _ = waiting.send(());
+        }
+        Ok(())
+    }
+
     /// A database refuses to go on after a failed commit, since a disk might hold something else
     /// than it thinks. Here nothing is in doubt, so the next instance gets it as it was committed.
     fn reopen(&self) {

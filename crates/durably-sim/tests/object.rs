@@ -97,6 +97,32 @@ fn automatic_alarms_fire_at_their_time_also_after_a_crash() {
 }
 
 #[test]
+fn storage_that_is_put_back_has_the_rows_and_the_alarm_of_its_copy() {
+    let (world, object, _) = bell(Alarms::Automatic);
+    let set = |millis| {
+        let set = object.call(move |bell| bell.set(millis));
+        world.block_on(set).unwrap().unwrap();
+    };
+    set(500);
+    let copy = object.storage().copy().unwrap();
+    world.advance(Duration::from_millis(600));
+    assert_eq!(rung(&object), [1_500]);
+    for _ in 0..2 {
+        object.crash();
+        object.storage().restore(&copy).unwrap();
+        assert!(rung(&object).is_empty());
+        assert_eq!(object.alarm().map(|at| at.as_millis()), Some(1_500));
+        // It is overdue, and goes on like any other.
+        world.advance(Duration::from_millis(1));
+        assert_eq!(rung(&object).len(), 1);
+        assert_eq!(object.alarm(), None);
+        set(10);
+        world.advance(Duration::from_millis(10));
+        assert_eq!(rung(&object).len(), 2);
+    }
+}
+
+#[test]
 fn failing_alarms_are_retried_with_growing_delays() {
     let (world, object, failures) = bell(Alarms::Automatic);
     failures.set(3);

@@ -7,6 +7,7 @@
 mod counters;
 mod errors;
 mod file;
+mod image;
 mod rows;
 mod settings;
 mod setup;
