@@ -401,9 +401,9 @@ impl Topology {
         self.0.incarnation()
     }
 
-    /// Begins a new incarnation and publishes all groups again: for an operator who restored the
-    /// coordinator's storage from an older copy, so that readers take its versions for newer than what
-    /// they saw before.
+    /// Begins a new incarnation, publishes all groups again and sends all members their values again: for
+    /// an operator who restored the coordinator's storage from an older copy, so that readers and members
+    /// take its versions for newer than what they saw before.
     ///
     /// # Errors
     ///

@@ -14,11 +14,12 @@ use serde_json::{Value, json};
 
 use super::draft::Role;
 use super::driver::Driver;
+use super::error::TopologyError;
 use super::snapshot::{Incarnation, Member};
 use super::store;
 use crate::bugs::{self, Bug};
 use crate::error::{BoxError, StorageError, error_text, panic_text};
-use crate::host::LocalFuture;
+use crate::host::{LocalFuture, Transaction};
 use crate::outbox::{Channel, Entry, Outcome};
 
 /// What a member is told.
@@ -53,6 +54,25 @@ pub(super) struct StateChannel {
     pub(super) attempt_timeout: Duration,
     pub(super) channel: Channel,
     pub(super) deliver: Deliver,
+}
+
+impl StateChannel {
+    /// Stages what every member in its role is to have.
+    pub(super) fn stage_all(&self, transaction: &dyn Transaction) -> Result<(), TopologyError> {
+        let sql = transaction.sql();
+        for (group, digest) in store::groups_with_state(sql, &self.name)? {
+            let Some(row) = store::group(sql, &group)? else {
+                continue;
+            };
+            let members = store::members(sql, &group)?;
+            for id in self.role.ids(&members) {
+                let (key, value) = (key(&group, id), delivery_value(row.version));
+                self.channel
+                    .stage_marked(transaction, &key, &value, Some(&digest))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The key of a delivery.

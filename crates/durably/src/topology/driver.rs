@@ -213,7 +213,8 @@ impl Driver {
         }
     }
 
-    /// Begins a new incarnation, later than `after`, and stages all groups.
+    /// Begins a new incarnation, later than `after`, and stages all groups and what all members are to
+    /// have: members may have passed over, or not have been sent, what an older copy knows nothing of.
     pub(super) async fn new_incarnation(
         self: &Rc<Self>,
         after: Option<Incarnation>,
@@ -229,6 +230,9 @@ impl Driver {
                     publishing.stage(transaction, &row)?;
                     store::set_staged(sql, &row.group)?;
                 }
+            }
+            for channel in driver.channels() {
+                channel.stage_all(transaction)?;
             }
             let (driver, begun) = (driver.clone(), incarnation.clone());
             transaction.on_release(Box::new(move || {

@@ -5,6 +5,7 @@ mod draining;
 mod publishing;
 mod receiving;
 mod refusals;
+mod restored;
 mod support;
 
 #[cfg(feature = "deliberate-bugs")]

@@ -9,8 +9,8 @@ use durably::{Scheduler, StorageError};
 use durably_sim::{Alarms, VirtualObject, World};
 use serde_json::json;
 
-struct Shard {
-    states: StateReceiver,
+pub(crate) struct Shard {
+    pub(crate) states: StateReceiver,
 }
 
 impl Object for Shard {
@@ -21,7 +21,8 @@ impl Object for Shard {
     }
 }
 
-fn shard(world: &World) -> VirtualObject<Shard> {
+/// A member that keeps what it is told.
+pub(crate) fn shard(world: &World) -> VirtualObject<Shard> {
     world.object("s", Alarms::Automatic, |host| async move {
         let scheduler = Scheduler::of(host)?;
         let states = StateReceiver::new(&scheduler)?;
