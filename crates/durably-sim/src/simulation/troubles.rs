@@ -37,8 +37,9 @@ pub(super) fn trouble(run: &Rc<Run>, nodes: &[Node]) {
         let mut step = either_way(&mut random, run.knob("clock-step-ms"));
         // A shard numbers its requests by its clock. Set back and restarted, while one from before is
         // still on its way, it may miss a lease that is given to that one. The embedded host's clock
-        // never goes back (docs/decisions/0007), so where there are leases none does here.
-        if run.knob("lease-mode") > 0 {
+        // never goes back (docs/decisions/0007), so where there are leases none does here. Neither where
+        // storage is put back: only by the clock a new incarnation is later than one that is lost.
+        if run.knob("lease-mode") > 0 || run.knob("restores") > 0 {
             step = step.abs();
         }
         plan(run, at, move |run| async move {

@@ -1,6 +1,6 @@
 //! *Nothing that was staged is lost: it is pending until it has arrived, was taken back or has a newer
-//! version; only its own outcome ends a version, and versions only rise. What is staged commits with
-//! the rows that it follows from.*
+//! version; only its own outcome ends a version, and versions only rise. What is taken back has ended.
+//! What is staged commits with the rows that it follows from.*
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +17,7 @@ const RISE: &str = "versions of a key only rise";
 const EARNED: &str = "only its own outcome ends a version";
 const TOGETHER: &str = "what is staged commits with what it follows from";
 const NOW: &str = "what is told to be out is out";
+const BACK: &str = "what is told to be taken back is not pending";
 
 /// The table that senders keep beside their outbox's: what was staged last of every key.
 pub const WANTED: &str = "CREATE TABLE IF NOT EXISTS wanted (
@@ -69,13 +70,19 @@ impl Entries {
 
     /// Somebody was told that all of a key is out, of which `before` was pending when they asked.
     pub fn told(&self, run: &Run, name: &Name, before: Option<u64>) {
+        self.ended(run, NOW, name, before);
+    }
+
+    /// Somebody was told that a key's value is taken back, of which `before` was pending when they asked.
+    pub fn told_back(&self, run: &Run, name: &Name, before: Option<u64>) {
+        self.ended(run, BACK, name, before);
+    }
+
+    fn ended(&self, run: &Run, invariant: &'static str, name: &Name, before: Option<u64>) {
         let pending = self.pending(name);
         if before.is_some() && pending == before {
-            run.fail(
-                NOW,
-                &name.1,
-                format!("version {pending:?} of {name:?} is pending"),
-            );
+            let message = format!("version {pending:?} of {name:?} is pending");
+            run.fail(invariant, &name.1, message);
         }
     }
 

@@ -84,6 +84,7 @@ pub(super) const OUTBOX: Plan = Plan {
         "call out of time",
         "told to be out",
         "told not to be out yet",
+        "told to be taken back",
         "wish cut off by a death",
     ],
     short: &[
@@ -396,6 +397,10 @@ async fn wish(office: Rc<Office>) {
             side.entries.told(&run, &name, before);
         }
         Ok(Ok(Some(false))) => run.cover("told not to be out yet"),
+        Ok(Ok(None)) if what == 7 => {
+            run.cover("told to be taken back");
+            side.entries.told_back(&run, &name, before);
+        }
         Ok(Ok(None)) => {}
         Ok(Err(error)) => run.note(&key, format_args!("refused: {error}")),
         Err(ended) => {

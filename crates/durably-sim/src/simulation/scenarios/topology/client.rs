@@ -1,7 +1,7 @@
 //! Whoever changes groups: members come, go, drain and come back, values change, groups are deleted
 //! and made again.
 
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use durably::topology::{
@@ -149,19 +149,32 @@ fn draft(plan: &Plan, current: &Current) -> Draft {
     }
 }
 
-async fn carry_out(
-    region: &std::rc::Weak<Region>,
-    side: &Rc<CoordinatorSide>,
-    group: &str,
-    wish: Wish,
-) {
+/// Changes a group for certain, once.
+pub(super) async fn change(region: &Weak<Region>, side: &Rc<CoordinatorSide>, group: &str) {
+    let Some(known) = region.upgrade() else {
+        return;
+    };
+    let plan = Plan {
+        action: Action::Join("m-0".to_owned(), json!({ "stamp": known.next_stamp() })),
+        member: 0,
+        state: None,
+    };
+    drop(known);
+    carry_out(region, side, group, Wish::Change(plan)).await;
+}
+
+async fn carry_out(region: &Weak<Region>, side: &Rc<CoordinatorSide>, group: &str, wish: Wish) {
     let (of, object) = (group.to_owned(), side.object.clone());
     let answer = object
         .call(move |coordinator| async move {
             let topology = &coordinator.topology;
+            let before = topology.incarnation();
             let told = fulfil(topology, &of, wish).await?;
-            // Read at once: nothing comes in between.
-            Ok::<_, TopologyError>((told, topology.incarnation()))
+            // If another has begun meanwhile, it is not known which one is told of.
+            let incarnation = topology
+                .incarnation()
+                .filter(|now| Some(now) == before.as_ref());
+            Ok::<_, TopologyError>((told, incarnation))
         })
         .await;
     let Some(region) = region.upgrade() else {

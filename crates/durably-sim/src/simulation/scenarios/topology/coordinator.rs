@@ -16,6 +16,7 @@ use durably::{Scheduler, SchedulerConfig};
 
 use super::Region;
 use super::member::deliver;
+use super::restore::Restored;
 use super::store::StorePublisher;
 use crate::node::Node;
 use crate::object::VirtualObject;
@@ -50,11 +51,25 @@ pub(super) struct CoordinatorSide {
     commits: Cell<u64>,
     pub(super) view: RefCell<View>,
     roles: Roles,
+    pub(super) restored: Restored,
     /// Its storage was replaced by an older copy since the last look.
-    pub(super) restored: Cell<bool>,
+    is_put_back: Cell<bool>,
 }
 
 impl CoordinatorSide {
+    /// Whether a group is its.
+    pub(super) fn owns(&self, group: &str) -> bool {
+        group.split('-').next() == Some(&*self.name)
+    }
+
+    /// Its storage is an older copy from now on.
+    pub(super) fn put_back(&self) {
+        self.is_put_back.set(true);
+        let incarnation = self.object.storage().read(View::read);
+        self.restored
+            .begin(incarnation.ok().and_then(|view| view.incarnation));
+    }
+
     /// Reads what was committed since the last call, and compares it with what was there.
     pub(super) fn follow(&self, region: &Region) {
         let storage = self.object.storage();
@@ -62,15 +77,14 @@ impl CoordinatorSide {
             return;
         }
         // Before the first commit there are no tables.
-        let Ok(after) = storage.read(View::read) else {
-            return;
-        };
+        let after = storage.read(View::read).unwrap_or_default();
         let run = &region.run;
         let before = self.view.replace(after);
         let after = self.view.borrow();
-        if !self.restored.replace(false) {
+        if !self.is_put_back.replace(false) {
             versions::check(run, &before.groups, &after.groups);
         }
+        self.restored.follow(after.incarnation.as_ref());
         self.roles.follow(run, inside(run, &after));
         for group in after.groups.keys() {
             let is_out = |view: &View| {
@@ -140,7 +154,12 @@ impl CoordinatorSide {
                 return left(format!("{drains} drains have not ended"));
             }
         }
-        for (group, id, channel) in inside(run, &view) {
+        // Members take what a coordinator sends that does not know it was put back for what they have.
+        let targets = match self.restored.is_unnoticed() {
+            true => BTreeSet::new(),
+            false => inside(run, &view),
+        };
+        for (group, id, channel) in targets {
             let delivery = view.delivery(&group, &channel, &id);
             if delivery.is_none_or(|entry| entry.ended.as_deref() != Some("delivered")) {
                 let text = format!("{channel} of {group} for {id} is {delivery:?}");
@@ -184,7 +203,8 @@ pub(super) fn open(region: &Rc<Region>, index: usize) -> Rc<CoordinatorSide> {
         commits: Cell::new(0),
         view: RefCell::default(),
         roles: Roles::default(),
-        restored: Cell::new(false),
+        restored: Restored::default(),
+        is_put_back: Cell::new(false),
     })
 }
 
@@ -273,7 +293,12 @@ fn hear(run: &Run, event: &TopologyEvent) {
             by_deadline: true, ..
         } => run.cover("member removed by the end of its time"),
         TopologyEventKind::Drained { .. } => run.cover("member removed as drained"),
-        TopologyEventKind::Incarnation(_) => run.cover("incarnation begun"),
+        TopologyEventKind::Incarnation(_) => {
+            run.cover("incarnation begun");
+            if run.knob("operator") == 0 {
+                run.cover("restored copy found by its store");
+            }
+        }
         _ => {}
     }
 }

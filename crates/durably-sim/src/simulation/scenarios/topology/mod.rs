@@ -4,6 +4,7 @@ mod client;
 mod coordinator;
 mod member;
 mod reader;
+mod restore;
 mod store;
 
 use std::cell::{Cell, RefCell};
@@ -120,6 +121,27 @@ const KNOBS: &[Knob] = &[
     Knob::fault("member-ms", 60_000, "how long that is at most, in ms"),
 ];
 
+/// Those of stores that keep the newest: what is lost with a copy may still land in others, and nothing
+/// is promised of them.
+const CONDITIONAL_KNOBS: &[Knob] = &{
+    let mut knobs = [Knob::fault(
+        "restores",
+        3,
+        "how many times a coordinator is put back to an older copy",
+    ); KNOBS.len() + 2];
+    let mut place = 0;
+    while place < KNOBS.len() {
+        knobs[place] = KNOBS[place];
+        place += 1;
+    }
+    knobs[place] = Knob::choice(
+        "operator",
+        &[1, 0],
+        "whether somebody tells it to begin a new incarnation then",
+    );
+    knobs
+};
+
 const SHORT: &[(&str, u64)] = &[
     ("duration-s", 5),
     ("shuffled-percent", 0),
@@ -135,7 +157,20 @@ const SHORT: &[(&str, u64)] = &[
     ("backoff-ms", 100),
     ("ttl-ms", 5_000),
     ("reading-ms", 2_000),
+    ("write-late-percent", 30),
+    ("member-fails-percent", 30),
 ];
+
+/// The same with a restored copy.
+const CONDITIONAL_SHORT: &[(&str, u64)] = &{
+    let mut short = [("restores", 1); SHORT.len() + 1];
+    let mut place = 0;
+    while place < SHORT.len() {
+        short[place] = SHORT[place];
+        place += 1;
+    }
+    short
+};
 
 /// Published in a store without conditions.
 pub(super) const TOPOLOGY: Plan = Plan {
@@ -188,7 +223,7 @@ pub(super) const TOPOLOGY: Plan = Plan {
 pub(super) const CONDITIONAL: Plan = Plan {
     name: "topology-conditional",
     about: "groups published in a store that keeps the newest edition",
-    knobs: KNOBS,
+    knobs: CONDITIONAL_KNOBS,
     expects: &[
         "object evicted",
         "process killed",
@@ -196,6 +231,10 @@ pub(super) const CONDITIONAL: Plan = Plan {
         "told to be published",
         "told not to be published yet",
         "older write refused",
+        "older copy restored",
+        "operator asked for an incarnation",
+        "incarnation begun",
+        "restored copy found by its store",
         "write out of time",
         "write failed",
         "value applied",
@@ -204,7 +243,7 @@ pub(super) const CONDITIONAL: Plan = Plan {
         "change told",
         "deletion told",
     ],
-    short: SHORT,
+    short: CONDITIONAL_SHORT,
     start: |run| Region::start(run, true),
 };
 
@@ -218,6 +257,8 @@ struct Region {
     members: RefCell<Vec<Rc<MemberSide>>>,
     readers: RefCell<Vec<Rc<ReaderSide>>>,
     stamps: Cell<u64>,
+    /// Groups of restored coordinators are yet to be changed.
+    to_change: Cell<bool>,
 }
 
 impl Region {
@@ -234,6 +275,7 @@ impl Region {
             members: RefCell::default(),
             readers: RefCell::default(),
             stamps: Cell::new(0),
+            to_change: Cell::new(false),
         });
         for index in 0..run.knob("coordinators") {
             let side = coordinator::open(&region, index as usize);
@@ -257,6 +299,9 @@ impl Region {
                 region.store.go_down(lasts);
             });
         }
+        for _ in 0..run.knob("restores") {
+            region.dice.sometime(&region, restore::put_back);
+        }
         Box::new(Running(region))
     }
 
@@ -278,9 +323,8 @@ impl Region {
 
     /// The coordinator of a group.
     fn owner(&self, group: &str) -> Option<Rc<CoordinatorSide>> {
-        let name = group.split('-').next();
         let sides = self.coordinators.borrow();
-        sides.iter().find(|side| Some(&*side.name) == name).cloned()
+        sides.iter().find(|side| side.owns(group)).cloned()
     }
 
     /// A number that nobody had before.
@@ -297,7 +341,14 @@ impl Region {
             };
             let exists = stored.members.is_some();
             for (index, reader) in self.readers.borrow().iter().enumerate() {
-                if !reader.has(&group, &stored.edition, exists) {
+                let alike = match &stored.members {
+                    Some(members) => {
+                        let published = &self.store.published;
+                        published.editions(&group, stored.edition.version, members)
+                    }
+                    None => Vec::new(),
+                };
+                if !reader.has(&group, exists.then_some(&alike)) {
                     let text = format!("reader-{index} has not answered {}", stored.edition);
                     return Some((group, text));
                 }
@@ -330,7 +381,20 @@ impl Scenario for Running {
     }
 
     fn heal(&self) {
-        troubles::mend(&self.0.nodes);
+        let Running(region) = self;
+        troubles::mend(&region.nodes);
+        let sides = region.coordinators.borrow();
+        if region.run.knob("operator") == 0 && sides.iter().any(|side| side.restored.is_unnoticed())
+        {
+            region.to_change.set(true);
+            let weak = Rc::downgrade(region);
+            region.run.world.spawn(async move {
+                restore::change_all(weak.clone()).await;
+                if let Some(region) = weak.upgrade() {
+                    region.to_change.set(false);
+                }
+            });
+        }
     }
 
     fn left_to_do(&self) -> Option<(String, String)> {
@@ -338,6 +402,10 @@ impl Scenario for Running {
         let under_way = region.store.under_way();
         if under_way > 0 {
             return Some((String::new(), format!("{under_way} writes may still land")));
+        }
+        if region.to_change.get() {
+            let text = "groups of a restored coordinator are to be changed";
+            return Some((String::new(), text.to_owned()));
         }
         let sides = region.coordinators.borrow();
         let left = sides.iter().find_map(|side| side.left(region));

@@ -77,11 +77,15 @@ pub(super) struct ReaderSide {
 }
 
 impl ReaderSide {
-    /// Whether it has answered this edition of a group, or that the group is missing.
-    pub(super) fn has(&self, group: &str, edition: &Edition, exists: bool) -> bool {
-        match exists {
-            true => self.answered.borrow().newest(group).as_ref() == Some(edition),
-            false => self.missing.borrow().contains(group),
+    /// Whether it has answered one of these editions of a group, which are alike, or that the group is
+    /// missing.
+    pub(super) fn has(&self, group: &str, alike: Option<&Vec<Edition>>) -> bool {
+        match alike {
+            Some(alike) => {
+                let newest = self.answered.borrow().newest(group);
+                newest.is_some_and(|newest| alike.contains(&newest))
+            }
+            None => self.missing.borrow().contains(group),
         }
     }
 }
