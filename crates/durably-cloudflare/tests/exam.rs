@@ -35,7 +35,7 @@ impl Cloudflare {
     async fn start(death: Death) -> Cloudflare {
         Cloudflare {
             workerd: Workerd::start("exam").await,
-            client: reqwest::Client::new(),
+            client: workerd::client(),
             death,
             shared: Cell::new(false),
         }

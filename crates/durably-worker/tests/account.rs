@@ -12,7 +12,7 @@ use workerd::Workerd;
 async fn ask(workerd: &Workerd, method: &str, path: &str, body: Value) -> (u16, Value) {
     let url = format!("{}v1/{path}", workerd.url());
     let method = method.parse().expect("a method");
-    let request = reqwest::Client::new().request(method, url);
+    let request = workerd::client().request(method, url);
     let request = if body.is_null() {
         request
     } else {

@@ -14,6 +14,13 @@ const BINARY: &str = "DURABLY_WORKERD";
 /// The folder with a folder for each worker: its modules and its `worker.capnp`.
 const WORKERS: &str = "DURABLY_WORKERS";
 
+/// A client for asking it.
+pub(crate) fn client() -> reqwest::Client {
+    // Built with the whole workspace, it wants to know how to encrypt, though nothing here is.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::new()
+}
+
 /// A process of workerd, killed when it is dropped.
 pub(crate) struct Workerd {
     worker: &'static str,
