@@ -73,7 +73,8 @@ pub(super) struct ReaderSide {
     reader: RefCell<TopologyReader<Copies, Clock, Chance>>,
     answered: RefCell<Answered>,
     missing: RefCell<BTreeSet<String>>,
-    told: Told,
+    /// What its present reader was told: the one before may go on being told, by a clock that was set back.
+    told: RefCell<Told>,
 }
 
 impl ReaderSide {
@@ -127,7 +128,7 @@ pub(super) fn open(region: &Rc<Region>, index: usize) -> Rc<ReaderSide> {
         options,
         answered: RefCell::default(),
         missing: RefCell::default(),
-        told,
+        told: RefCell::new(told),
     });
     let world = run.world.clone();
     world.spawn(ask(Rc::downgrade(region), side.clone(), node));
@@ -152,7 +153,9 @@ async fn ask(region: Weak<Region>, side: Rc<ReaderSide>, node: Node) {
         };
         if known.dice.fails("reader-restarts-percent") {
             known.run.cover("reader started anew");
-            let anew = new_reader(&known, &side.options, &node, &side.told);
+            let told = Told::default();
+            let anew = new_reader(&known, &side.options, &node, &told);
+            side.told.replace(told);
             side.reader.replace(anew);
             side.answered.take();
         }
@@ -178,7 +181,7 @@ async fn ask(region: Weak<Region>, side: Rc<ReaderSide>, node: Node) {
                     "stale" => "stale copy answered",
                     _ => "cached copy answered",
                 });
-                let told = side.told.borrow().get(&group).copied();
+                let told = side.told.borrow().borrow().get(&group).copied();
                 let ago = node.now().since(told.unwrap_or(Timestamp::ZERO));
                 check_age(run, &side.name, &reading, ago, &side.options);
                 let published = &known.store.published;
