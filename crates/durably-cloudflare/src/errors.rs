@@ -1,5 +1,6 @@
 //! What the exceptions of the platform's storage mean to an object. They are told apart by their
-//! text, which ends with SQLite's own name of the error.
+//! text, which ends with SQLite's own name of the error; those about anything else say themselves what to
+//! do, as for a class without SQLite.
 
 use durably::StorageError;
 
@@ -18,11 +19,6 @@ pub(crate) fn storage_error(text: String) -> StorageError {
         StorageError::Damaged(text)
     } else if is("SQLITE_BUSY") || is("SQLITE_LOCKED") {
         StorageError::Locked(text)
-    } else if text.contains("SQL is not enabled") {
-        StorageError::Failed(format!(
-            "the class has no SQLite storage: list it under `new_sqlite_classes` in the worker's \
-             migrations, or set `enableSql` in workerd's configuration ({text})"
-        ))
     } else {
         StorageError::Failed(text)
     }

@@ -10,14 +10,14 @@ use durably::error::StorageError;
 use durably::host::{Host, Instance, LocalFuture, Work};
 use durably::time::Timestamp;
 use futures::channel::oneshot;
-use worker::Delay;
 
 use crate::instance::{CallError, Life, panic_text};
 use crate::javascript::{exception_text, get_random_values};
 use crate::storage::{Outcome, Storage};
+use crate::timer::Timer;
 
-/// The platform takes the milliseconds of a timer as 32 bits.
-const LONGEST_TIMER: Duration = Duration::from_millis((1 << 31) - 1);
+/// The longest timer that the platform takes, in milliseconds; a longer one would go off at once.
+const LONGEST_TIMER_MS: u32 = (1 << 31) - 1;
 
 /// The most random bytes that the platform gives at once.
 const MAX_RANDOM_BYTES: usize = 65_536;
@@ -121,13 +121,18 @@ impl Host for CloudflareHost {
     }
 
     fn sleep(&self, duration: Duration) -> LocalFuture<()> {
+        // To whole milliseconds, never too short.
+        let mut left = duration.as_nanos().div_ceil(1_000_000);
         Box::pin(async move {
-            let mut left = duration;
-            while left > LONGEST_TIMER {
-                Delay::from(LONGEST_TIMER).await;
-                left -= LONGEST_TIMER;
+            loop {
+                let millis = u32::try_from(left)
+                    .map_or(LONGEST_TIMER_MS, |millis| millis.min(LONGEST_TIMER_MS));
+                Timer::start(millis).await;
+                left -= u128::from(millis);
+                if left == 0 {
+                    return;
+                }
             }
-            Delay::from(round_up(left)).await;
         })
     }
 
@@ -152,9 +157,4 @@ impl Host for CloudflareHost {
     fn instance(&self) -> &Instance {
         &self.instance
     }
-}
-
-/// To whole milliseconds, which is what a timer takes; it would cut the rest off.
-fn round_up(duration: Duration) -> Duration {
-    Duration::from_millis(duration.as_nanos().div_ceil(1_000_000) as u64)
 }

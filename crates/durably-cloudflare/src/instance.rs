@@ -107,7 +107,9 @@ impl Life {
         if self.has_ended() {
             return;
         }
-        tracing::error!(error = %why, "durability.object.failed");
+        if !matches!(why, CallError::Ended(_)) {
+            tracing::error!(error = %why, "durability.object.failed");
+        }
         *self.fate.borrow_mut() = Some(why);
         let wakers: Vec<Waker> = self
             .tasks

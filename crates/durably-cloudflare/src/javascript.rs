@@ -53,6 +53,15 @@ extern "C" {
     #[wasm_bindgen(method, catch, getter, js_name = rowsWritten)]
     pub(crate) fn rows_written(this: &Cursor) -> Result<f64, JsValue>;
 
+    #[wasm_bindgen(catch, js_name = setTimeout)]
+    pub(crate) fn set_timeout(
+        callback: &Closure<dyn FnMut()>,
+        millis: u32,
+    ) -> Result<JsValue, JsValue>;
+
+    #[wasm_bindgen(catch, js_name = clearTimeout)]
+    pub(crate) fn clear_timeout(timer: &JsValue) -> Result<(), JsValue>;
+
     #[wasm_bindgen(catch, js_namespace = crypto, js_name = getRandomValues)]
     pub(crate) fn get_random_values(bytes: &mut [u8]) -> Result<JsValue, JsValue>;
 }

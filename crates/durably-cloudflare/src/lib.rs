@@ -25,6 +25,8 @@ mod javascript;
 mod object;
 #[cfg(target_arch = "wasm32")]
 mod storage;
+#[cfg(target_arch = "wasm32")]
+mod timer;
 
 #[cfg(target_arch = "wasm32")]
 pub use instance::CallError;

@@ -21,9 +21,9 @@ use crate::instance::{CallError, Life, drop_caught, panic_text};
 use crate::javascript::{self, exception_text};
 use crate::storage::{Rows, Storage};
 
-/// The platform calls a failing alarm handler again up to six times; this is the last `retryCount`.
-/// From there on the alarm is armed anew, so that no wake-up is ever given up.
-const LAST_RETRY: u32 = 6;
+/// The platform calls a failing alarm handler again up to six times, the first with a `retryCount` of 1.
+/// From this one on the alarm is armed anew, one before the last, so that no wake-up is ever given up.
+const LAST_RETRY: u32 = 5;
 
 /// How long after the platform's last retry the alarm goes off again.
 const AFTER_LAST_RETRY: Duration = Duration::from_secs(60);

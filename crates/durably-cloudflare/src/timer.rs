@@ -1,0 +1,73 @@
+//! The platform's timer as a future. `worker` has one, but that throws past Rust when it is dropped
+//! where no timers may be touched, as when JavaScript finds that an object is gone.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use wasm_bindgen::JsValue;
+use wasm_bindgen::closure::Closure;
+
+use crate::javascript::{clear_timeout, exception_text, set_timeout};
+
+/// Resolves after so many milliseconds, of which the platform takes at most 2^31 - 1.
+pub(crate) struct Timer {
+    state: Rc<State>,
+    id: JsValue,
+    /// What the platform calls; gone with the timer.
+    _callback: Closure<dyn FnMut()>,
+}
+
+#[derive(Default)]
+struct State {
+    fired: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Timer {
+    pub(crate) fn start(millis: u32) -> Timer {
+        let state = Rc::<State>::default();
+        let firing = state.clone();
+        let callback = Closure::wrap_assert_unwind_safe(Box::new(move || {
+            firing.fired.set(true);
+            if let Some(waker) = firing.waker.take() {
+                waker.wake();
+            }
+        }) as Box<dyn FnMut()>);
+        match set_timeout(&callback, millis) {
+            Ok(id) => Timer {
+                state,
+                id,
+                _callback: callback,
+            },
+            // An object that cannot wait would go round in circles.
+            Err(exception) => panic!(
+                "the platform gives no timer: {}",
+                exception_text(&exception)
+            ),
+        }
+    }
+}
+
+impl Future for Timer {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.state.fired.get() {
+            return Poll::Ready(());
+        }
+        *self.state.waker.borrow_mut() = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        if !self.state.fired.get() {
+            // Where it cannot be cleared, whoever would hear of it is gone.
+            let _ = clear_timeout(&self.id);
+        }
+    }
+}
