@@ -23,6 +23,8 @@ struct Inner {
     ahead: Cell<i64>,
     /// How much faster than the world's it runs, in parts per million.
     drift: Cell<i64>,
+    /// The latest time that its clock showed before it was set.
+    latest: Cell<Timestamp>,
     is_up: Cell<bool>,
     instances: RefCell<Vec<WeakGroup>>,
     waiting: RefCell<Vec<oneshot::Sender<()>>>,
@@ -37,6 +39,7 @@ impl World {
             started: self.now(),
             ahead: Cell::new(0),
             drift: Cell::new(0),
+            latest: Cell::new(Timestamp::ZERO),
             is_up: Cell::new(true),
             instances: RefCell::default(),
             waiting: RefCell::default(),
@@ -101,6 +104,7 @@ impl Node {
 
     /// Moves its clock by so many ms, back if negative. It never shows a time before the epoch.
     pub fn step_clock(&self, millis: i64) {
+        self.0.latest.set(self.0.latest.get().max(self.now()));
         self.shift(millis);
         self.tell();
     }
@@ -109,6 +113,11 @@ impl Node {
     pub fn now(&self) -> Timestamp {
         let world = self.0.world.upgrade();
         world.map_or(Timestamp::ZERO, |world| self.shown(world.now()))
+    }
+
+    /// Whether its clock has ever shown this time, or a later one.
+    pub fn has_shown(&self, time: Timestamp) -> bool {
+        self.0.latest.get().max(self.now()) >= time
     }
 
     /// Resolves when `duration` has passed, as this process counts time; steps of its clock change

@@ -226,7 +226,7 @@ impl Publisher for StorePublisher {
             run.world.spawn(async move {
                 world.sleep(after).await;
                 store.under_way.set(store.under_way.get() - 1);
-                if store.has_conditions || node.now() < land_before {
+                if store.has_conditions || !node.has_shown(land_before) {
                     // Whoever sent it may have gone.
                     let _ = landed.send(store.land(number, &publication));
                 }
