@@ -27,7 +27,7 @@ use crate::semaphore::{
     ForceReleased, Holding, LeaseOptions, Semaphore, SemaphoreError, Standing, Usage,
 };
 use crate::time::{MAX_SAFE_INTEGER, Timestamp, check_duration};
-use crate::topology::{Publisher, PublisherConfig, Topology, TopologyError};
+use crate::topology::{Member, Publisher, PublisherConfig, Topology, TopologyError};
 
 /// Settings of all accounts.
 #[derive(Clone, Debug)]
@@ -369,7 +369,7 @@ impl AccountLimit {
     pub async fn shards(&self) -> Result<Option<ShardLists>, JobError> {
         let snapshot = self.shards.snapshot(self.name()).await;
         let snapshot = snapshot.map_err(of_shards)?;
-        Ok(snapshot.as_ref().and_then(ShardLists::of))
+        stored_lists(&snapshot.map_or_else(Vec::new, |snapshot| snapshot.members))
     }
 
     /// The account's lists of shards. An account without one is given `count` shards, so that the
@@ -430,7 +430,7 @@ impl AccountLimit {
         let updated = self
             .shards
             .update(self.name(), move |current| {
-                let changed = change(ShardLists::of_members(&current.members));
+                let changed = stored_lists(&current.members).and_then(change);
                 let draft = changed.map(|lists: ShardLists| lists.draft());
                 draft.map_err(|error| {
                     let told = TopologyError::Updater(error.to_string());
@@ -448,6 +448,17 @@ impl AccountLimit {
     fn name(&self) -> &str {
         self.scheduler.host().name()
     }
+}
+
+/// The lists of an account that has some. Others must not be made in the place of damaged ones: jobs would not be
+/// found any more.
+fn stored_lists(members: &[Member]) -> Result<Option<ShardLists>, JobError> {
+    if members.is_empty() {
+        return Ok(None);
+    }
+    let damaged = || StorageError::Damaged("the account's shards do not say their lists".into());
+    let lists = ShardLists::of_members(members).ok_or_else(damaged)?;
+    Ok(Some(lists))
 }
 
 fn no_list() -> JobError {
@@ -470,5 +481,27 @@ fn of_shards(error: TopologyError) -> JobError {
 impl Settings {
     fn limit(&self, group: &str) -> Option<u64> {
         self.limits.borrow().get(group).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::MemberState;
+
+    #[test]
+    fn shards_that_do_not_say_their_lists_are_damaged_and_not_none() {
+        assert!(matches!(stored_lists(&[]), Ok(None)));
+        let mut shard = Member::new("acme-0", MemberState::Active, Timestamp::ZERO);
+        shard.meta = Some(serde_json::json!({"lists": [1]}));
+        assert!(matches!(
+            stored_lists(std::slice::from_ref(&shard)),
+            Ok(Some(_))
+        ));
+        for meta in [serde_json::json!({"lists": []}), serde_json::json!({})] {
+            shard.meta = Some(meta);
+            let lists = stored_lists(std::slice::from_ref(&shard));
+            assert_eq!(lists.map_err(|error| error.code()), Err("storage_damaged"));
+        }
     }
 }
