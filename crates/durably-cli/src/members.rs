@@ -11,13 +11,14 @@ use std::time::Duration;
 use durably::error::BoxError;
 use durably::host::LocalFuture;
 use durably::topology::{Member, StateUpdate};
+use durably_http::endpoint::MAX_ERROR_BYTES;
 use durably_native::topology::Members;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Method, RequestBuilder, Url};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
-use crate::runner::{self, Aborting, MAX_ERROR_BYTES, read, with_causes};
+use crate::runner::{self, Aborting, read, with_causes};
 
 /// Longer answers are not read.
 const MAX_ANSWER_BYTES: usize = 64 << 10;

@@ -1,36 +1,22 @@
-//! Runs a job as an HTTP POST to the job endpoint, and decides what its answer means.
-//!
-//! A 2xx ends the job; a 4xx but 408, 425 and 429 ends it as failed; everything else, broken
-//! connections included, is tried again. Redirects are not followed and so are tried again.
+//! Runs a job as an HTTP POST to the job endpoint; what is sent and what its answer means is the matter of
+//! [`endpoint`].
 
 use std::error::Error;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use durably::error::BoxError;
 use durably::host::LocalFuture;
 use durably::jobs::{JobRunner, RunError, RunJob};
+use durably_http::endpoint::{self, MAX_ERROR_BYTES, MAX_RESULT_BYTES};
 use futures::FutureExt;
 use futures::future::{Either, select};
-use reqwest::header::{CONTENT_TYPE, HeaderName};
-use reqwest::{Client, Response, StatusCode, Url, redirect};
-use serde::Serialize;
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Client, Response, Url, redirect};
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// Kept of an answer: a longer one counts as no result.
-const MAX_RESULT_BYTES: usize = 64 << 10;
-
-/// Shown of the answer to a run that failed.
-pub(crate) const MAX_ERROR_BYTES: usize = 1 << 10;
-
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-
-/// Says how the job came to its permit.
-const ADMISSION: &str = "durably-admission";
 
 /// Posts jobs to one endpoint.
 pub(crate) struct HttpRunner {
@@ -47,16 +33,6 @@ impl JobRunner for NoRunner {
     fn run(&self, _: RunJob) -> LocalFuture<Result<Value, RunError>> {
         Box::pin(async { Err(RunError::Retry("this server has no job endpoint".into())) })
     }
-}
-
-/// What the endpoint gets.
-#[derive(Serialize)]
-struct Run<'a> {
-    account: &'a str,
-    id: &'a str,
-    group: &'a str,
-    attempt: u64,
-    body: &'a Value,
 }
 
 impl HttpRunner {
@@ -92,23 +68,16 @@ pub(crate) fn client_for(scheme: &str) -> reqwest::Result<Client> {
 
 impl JobRunner for HttpRunner {
     fn run(&self, job: RunJob) -> LocalFuture<Result<Value, RunError>> {
-        let run = Run {
-            account: &job.account,
-            id: &job.id,
-            group: &job.group,
-            attempt: job.attempt,
-            body: &job.body,
-        };
-        let body = serde_json::to_vec(&run);
+        let body = endpoint::body(&job);
         let request = self
             .client
             .post(self.endpoint.clone())
             .header(CONTENT_TYPE, "application/json")
-            .header(IDEMPOTENCY_KEY, job.idempotency_key)
-            .header(ADMISSION, job.admission.as_str());
+            .header(endpoint::IDEMPOTENCY_KEY, job.idempotency_key)
+            .header(endpoint::ADMISSION, job.admission.as_str());
         let runtime = self.runtime.clone();
         Box::pin(async move {
-            let body = body.map_err(|error| RunError::Permanent(error.into()))?;
+            let body = body?;
             let mut answer = Aborting(runtime.spawn(async move {
                 let response = request.body(body).send().await.map_err(unreachable)?;
                 judge(response).await
@@ -151,40 +120,23 @@ pub(crate) fn with_causes(what: &str, error: reqwest::Error) -> String {
 async fn judge(response: Response) -> Result<Value, RunError> {
     let status = response.status();
     if status.is_success() {
-        let is_json = response
-            .headers()
-            .get(CONTENT_TYPE)
-            .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+        let kind = response.headers().get(CONTENT_TYPE).cloned();
         // The answer is read to its end whatever it is: a job has not ended before.
         let body = read(response, MAX_RESULT_BYTES)
             .await
             .map_err(unreachable)?;
-        return Ok(body
-            .filter(|_| is_json)
-            .and_then(|body| serde_json::from_slice(&body).ok())
-            .unwrap_or(Value::Null));
+        let kind = kind.as_ref().map(|kind| kind.as_bytes());
+        return Ok(endpoint::result(kind, body.as_deref()));
     }
     let text = match read(response, MAX_ERROR_BYTES).await {
         Ok(Some(text)) => String::from_utf8_lossy(&text).into_owned(),
         _ => String::new(),
     };
-    let error: BoxError = format!("the job endpoint answered {status}: {text}").into();
-    Err(if is_final(status) {
-        RunError::Permanent(error)
-    } else {
-        RunError::Retry(error)
-    })
-}
-
-/// Whether another attempt would be answered alike.
-fn is_final(status: StatusCode) -> bool {
-    status.is_client_error()
-        && ![
-            StatusCode::REQUEST_TIMEOUT,
-            StatusCode::TOO_EARLY,
-            StatusCode::TOO_MANY_REQUESTS,
-        ]
-        .contains(&status)
+    Err(endpoint::failure(
+        status.as_u16(),
+        &status.to_string(),
+        &text,
+    ))
 }
 
 /// Reads to the end; `None` if there was more than `limit` bytes, of which none are kept.
@@ -197,28 +149,4 @@ pub(crate) async fn read(mut response: Response, limit: usize) -> reqwest::Resul
         }
     }
     Ok(kept.map(BytesMut::freeze))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_client_errors_that_stay_are_final() {
-        for (status, expected) in [
-            (400, true),
-            (404, true),
-            (410, true),
-            (422, true),
-            (408, false),
-            (425, false),
-            (429, false),
-            (301, false),
-            (500, false),
-            (503, false),
-        ] {
-            let status = StatusCode::from_u16(status).unwrap();
-            assert_eq!(is_final(status), expected, "{status}");
-        }
-    }
 }

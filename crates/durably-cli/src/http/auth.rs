@@ -7,7 +7,7 @@ use axum::response::Response;
 use subtle::ConstantTimeEq;
 
 use super::Api;
-use super::errors::ApiError;
+use durably_http::ApiError;
 
 /// Lets a request pass if no token is asked for, or if it carries the right one.
 pub(super) async fn check(

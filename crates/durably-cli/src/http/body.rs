@@ -6,9 +6,8 @@ use axum::body::{Body, BodyDataStream};
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use serde::de::{DeserializeOwned, IgnoredAny};
 
-use super::errors::ApiError;
+use durably_http::{ApiError, BodyKind, body_too_large, not_json_kind};
 
 /// How long a body may take to arrive, so that slow senders cannot hold requests open for ever.
 const ARRIVAL: Duration = Duration::from_secs(30);
@@ -18,33 +17,16 @@ const ARRIVAL: Duration = Duration::from_secs(30);
 const LINGER_BYTES: usize = 1 << 20;
 const LINGER: Duration = Duration::from_millis(500);
 
-/// What a body is said to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Json,
-    Ndjson,
-}
-
 /// The kind of a body by its content type.
-pub(super) fn kind(headers: &HeaderMap) -> Option<Kind> {
-    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
-    let essence = value.split(';').next().unwrap_or_default().trim();
-    if essence.eq_ignore_ascii_case("application/json") {
-        Some(Kind::Json)
-    } else if essence.eq_ignore_ascii_case("application/x-ndjson") {
-        Some(Kind::Ndjson)
-    } else {
-        None
-    }
+pub(super) fn kind(headers: &HeaderMap) -> Option<BodyKind> {
+    let value = headers.get(header::CONTENT_TYPE);
+    durably_http::kind(value.and_then(|value| value.to_str().ok()))
 }
 
 /// Reads a whole JSON body of at most `limit` bytes.
 pub(super) async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, ApiError> {
-    if kind(headers) != Some(Kind::Json) {
-        return Err(ApiError::new(
-            "unsupported_media_type",
-            "send JSON, with the header \"content-type: application/json\"",
-        ));
+    if kind(headers) != Some(BodyKind::Json) {
+        return Err(not_json_kind());
     }
     collect(headers, body, |_| limit).await
 }
@@ -97,10 +79,7 @@ async fn gather(
         // White space alone is bounded like anything else.
         let bound = limit.unwrap_or_else(|| limit_for(b' '));
         if collected.len().max(declared.unwrap_or(0)) > bound {
-            return Err(ApiError::new(
-                "body_too_large",
-                format!("the body must be at most {bound} bytes long"),
-            ));
+            return Err(body_too_large(bound));
         }
     }
     Ok(collected.freeze())
@@ -113,24 +92,4 @@ async fn discard(chunks: &mut BodyDataStream) {
     {
         discarded += chunk.len();
     }
-}
-
-/// Reads one JSON value, naming the field that is wrong.
-pub(super) fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, ApiError> {
-    let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let value = serde_path_to_error::deserialize(&mut deserializer)?;
-    deserializer
-        .end()
-        .map_err(|error| ApiError::new("malformed_json", format!("this is not JSON: {error}")))?;
-    Ok(value)
-}
-
-/// Reads one JSON object, naming the field that is wrong. (serde alone would take a list of the
-/// fields' values for it.)
-pub(super) fn parse_object<T: DeserializeOwned>(json: &[u8]) -> Result<T, ApiError> {
-    if json.trim_ascii_start().first() == Some(&b'{') {
-        return parse(json);
-    }
-    parse::<IgnoredAny>(json)?;
-    Err(ApiError::new("invalid", "this must be a JSON object"))
 }

@@ -5,12 +5,11 @@ use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
-use durably::semaphore::{ForceReleased, Holding, LeaseOptions, MAX_HOLDINGS, Standing};
-use serde::{Deserialize, Deserializer, Serialize};
+use durably::semaphore::{ForceReleased, Standing};
+use durably_http::budget::{Holders, HoldersQuery, Leases, ReleaseQuery, read_leases};
 
 use super::Api;
 use super::body;
-use super::errors::ApiError;
 use super::routes::{Answer, InPath};
 
 /// `GET /v1/accounts/{account}/groups/{group}/usage`
@@ -20,25 +19,6 @@ pub(super) async fn standing(
 ) -> Answer<Json<Standing>> {
     let Path((account, group)) = path?;
     Ok(Json(api.jobs.standing(&account, &group).await?))
-}
-
-/// How an account gives leases; null if it gives none.
-#[derive(Serialize)]
-pub(super) struct Leases {
-    leases: Option<LeaseOptions>,
-}
-
-/// Tells null from a field that is missing.
-#[derive(Deserialize)]
-struct LeasesText {
-    #[serde(default, deserialize_with = "given")]
-    leases: Option<Option<LeaseOptions>>,
-}
-
-fn given<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Option<LeaseOptions>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
 }
 
 /// `GET /v1/accounts/{account}/leases`
@@ -61,10 +41,7 @@ pub(super) async fn set_leases(
 ) -> Answer<Json<Leases>> {
     let Path(account) = path?;
     let json = body::read(&headers, body, api.config.max_body_bytes).await?;
-    let text: LeasesText = body::parse_object(&json)?;
-    let leases = text
-        .leases
-        .ok_or_else(|| ApiError::invalid("leases", "is missing"))?;
+    let leases = read_leases(&json)?;
     api.jobs.set_leases(&account, Some(leases)).await?;
     shown(&api, &account).await
 }
@@ -79,17 +56,6 @@ pub(super) async fn remove_leases(
     shown(&api, &account).await
 }
 
-#[derive(Deserialize)]
-pub(super) struct HoldersQuery {
-    after: Option<String>,
-    limit: Option<u64>,
-}
-
-#[derive(Serialize)]
-pub(super) struct Holders {
-    holders: Vec<Holding>,
-}
-
 /// `GET /v1/accounts/{account}/holders`
 pub(super) async fn holders(
     State(api): State<Api>,
@@ -97,18 +63,12 @@ pub(super) async fn holders(
     query: Result<Query<HoldersQuery>, QueryRejection>,
 ) -> Answer<Json<Holders>> {
     let Path(account) = path?;
-    let Query(HoldersQuery { after, limit }) = query?;
-    let limit = limit.unwrap_or(MAX_HOLDINGS);
-    let listing = api.jobs.holdings(&account, after.as_deref(), limit);
+    let Query(query) = query?;
+    let listing = api
+        .jobs
+        .holdings(&account, query.after.as_deref(), query.limit());
     let holders = listing.await?;
     Ok(Json(Holders { holders }))
-}
-
-#[derive(Deserialize)]
-pub(super) struct ReleaseQuery {
-    group: Option<String>,
-    #[serde(default)]
-    reason: String,
 }
 
 /// `DELETE /v1/accounts/{account}/holders/{client}`

@@ -6,7 +6,7 @@ use axum::response::Response;
 use durably_native::http::NO_FORWARDING;
 
 use super::Api;
-use super::errors::ApiError;
+use durably_http::ApiError;
 
 /// Refuses to pass on what has been passed on already, or servers that name each other as the one
 /// of the holders would do so for ever.

@@ -9,7 +9,6 @@ mod body;
 mod budgets;
 mod errors;
 mod fleet;
-mod job;
 mod ndjson;
 mod overload;
 mod routes;

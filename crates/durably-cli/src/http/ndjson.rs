@@ -8,15 +8,13 @@ use std::io;
 
 use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
-use durably::jobs::NewJob;
 use futures::{FutureExt, Stream, StreamExt, stream};
 use serde::Serialize;
 use tokio::sync::watch;
 
 use super::Api;
-use super::errors::ApiError;
-use super::job;
 use super::overload::InWork;
+use durably_http::{ApiError, job};
 
 /// Jobs that are submitted together at most, and their bytes (the last may pass that).
 const BATCH_JOBS: usize = 500;
@@ -65,17 +63,14 @@ struct Last {
 async fn answers(api: &Api, batch: Vec<Line>) -> Bytes {
     let numbers: Vec<u64> = batch.iter().map(|line| line.number).collect();
     let limit = api.config.max_body_bytes;
-    let items: Vec<Result<NewJob, ApiError>> = batch
+    let items: Vec<job::Item> = batch
         .into_iter()
         .map(|line| match line.text {
             Some(text) => job::read(&text),
-            None => Err(ApiError::new(
-                "line_too_large",
-                format!("the line must be at most {limit} bytes long"),
-            )),
+            None => Err(job::line_too_large(limit)),
         })
         .collect();
-    let mut results = job::submit(&api.jobs, items).await;
+    let mut results = job::submit(items, async |jobs| api.jobs.submit(jobs).await).await;
     for (result, number) in results.iter_mut().zip(numbers) {
         result.line = Some(number);
     }

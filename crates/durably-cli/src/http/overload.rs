@@ -8,7 +8,7 @@ use axum::response::Response;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Api;
-use super::errors::ApiError;
+use durably_http::ApiError;
 
 /// Held while a request is in work; an answer that streams keeps a clone.
 pub(super) type InWork = Arc<OwnedSemaphorePermit>;

@@ -11,13 +11,14 @@ use axum::response::{IntoResponse, Response};
 use durably::topology::{
     Audience, Convergence, Draft, Edition, Incarnation, TopologyError, Updated,
 };
+use durably_http::ApiError;
 use durably_native::topology::{Change, Expected, Patch, PublishedGroup};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Api;
 use super::body;
-use super::errors::ApiError;
+use super::errors::of_topologies;
 use super::routes::{Answer, InPath};
 
 /// The longest wait for a version; who wants more asks again.
@@ -61,14 +62,13 @@ async fn update(
     let Path((topology, group)) = path?;
     let expected = expected(headers)?;
     let json = body::read(headers, body, api.config.max_draft_bytes).await?;
-    let change =
-        read(body::parse(&json)?).map_err(durably_native::topology::TopologiesError::from)?;
+    let change = read(durably_http::parse(&json)?).map_err(of_topologies)?;
     let updating = api.topologies.update(&topology, &group, expected, change);
     let Updated {
         snapshot,
         published,
         ..
-    } = updating.await?;
+    } = updating.await.map_err(of_topologies)?;
     let tag = [(header::ETAG, version_tag(snapshot.version))];
     let shown = json!({ "snapshot": snapshot, "published": published });
     Ok((tag, Json(shown)).into_response())
@@ -87,7 +87,11 @@ pub(super) async fn delete(
         }
         expected => expected,
     };
-    let deleted = api.topologies.delete(&topology, &group, expected).await?;
+    let deleted = api
+        .topologies
+        .delete(&topology, &group, expected)
+        .await
+        .map_err(of_topologies)?;
     Ok(Json(
         json!({ "version": deleted.version, "published": deleted.published }),
     ))
@@ -96,7 +100,11 @@ pub(super) async fn delete(
 /// `GET /v1/topologies/{topology}/groups/{group}`
 pub(super) async fn group(State(api): State<Api>, path: GroupPath) -> Answer<Response> {
     let Path((topology, group)) = path?;
-    let snapshot = api.topologies.snapshot(&topology, &group).await?;
+    let snapshot = api
+        .topologies
+        .snapshot(&topology, &group)
+        .await
+        .map_err(of_topologies)?;
     let tag = [(header::ETAG, version_tag(snapshot.version))];
     Ok((tag, Json(snapshot)).into_response())
 }
@@ -104,7 +112,11 @@ pub(super) async fn group(State(api): State<Api>, path: GroupPath) -> Answer<Res
 /// `GET /v1/topologies/{topology}/groups/{group}/states`
 pub(super) async fn states(State(api): State<Api>, path: GroupPath) -> Answer<Json<Value>> {
     let Path((topology, group)) = path?;
-    let states = api.topologies.states(&topology, &group).await?;
+    let states = api
+        .topologies
+        .states(&topology, &group)
+        .await
+        .map_err(of_topologies)?;
     Ok(Json(json!({ "states": states })))
 }
 
@@ -128,7 +140,11 @@ pub(super) async fn groups(
         let problem = format!("must be from 1 to {MAX_GROUPS}");
         return Err(ApiError::invalid("limit", problem));
     }
-    let groups = api.topologies.groups(&topology, &after, limit).await?;
+    let groups = api
+        .topologies
+        .groups(&topology, &after, limit)
+        .await
+        .map_err(of_topologies)?;
     Ok(Json(json!({ "groups": groups })))
 }
 
@@ -182,7 +198,10 @@ pub(super) async fn convergence(
     }
     let topologies = &api.topologies;
     let convergence = if wait.is_zero() {
-        topologies.convergence(&topology, &group).await?
+        topologies
+            .convergence(&topology, &group)
+            .await
+            .map_err(of_topologies)?
     } else {
         let mut stopping = api.stopping.clone();
         let stopped = async move {
@@ -191,9 +210,9 @@ pub(super) async fn convergence(
         };
         let waiting = topologies.wait_until(&topology, &group, version, audience, wait);
         tokio::select! {
-            convergence = waiting => convergence?,
+            convergence = waiting => convergence.map_err(of_topologies)?,
             () = stopped => {
-                topologies.convergence(&topology, &group).await?
+                topologies.convergence(&topology, &group).await.map_err(of_topologies)?
             }
         }
     };
@@ -210,7 +229,12 @@ pub(super) async fn new_incarnation(
 ) -> Answer<Json<Incarnation>> {
     let Path(topology) = path?;
     tracing::warn!(topology, "an operator begins a new incarnation");
-    Ok(Json(api.topologies.new_incarnation(&topology).await?))
+    Ok(Json(
+        api.topologies
+            .new_incarnation(&topology)
+            .await
+            .map_err(of_topologies)?,
+    ))
 }
 
 /// `GET /v1/topologies/{topology}/published/{group}`: the text as readers read it.
@@ -220,7 +244,11 @@ pub(super) async fn published(
     headers: HeaderMap,
 ) -> Answer<Response> {
     let Path((topology, group)) = path?;
-    let published = api.topologies.published(&topology, &group).await?;
+    let published = api
+        .topologies
+        .published(&topology, &group)
+        .await
+        .map_err(of_topologies)?;
     let Some(PublishedGroup { text, edition, .. }) = published.filter(|group| !group.deleted)
     else {
         return Err(not_published(&group));
@@ -312,7 +340,7 @@ fn malformed(name: &HeaderName, problem: &str) -> ApiError {
         _ => "If-None-Match",
     };
     ApiError {
-        code: "malformed_request",
+        code: "malformed_request".into(),
         message: format!("{shown} {problem}"),
         field: Some(shown.to_owned()),
     }

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::Api;
-use super::errors::ApiError;
+use super::errors::of_topologies;
 use super::overload::InWork;
 use super::routes::{Answer, InPath};
 use super::topology::edition_tag;
@@ -58,7 +58,8 @@ pub(super) async fn watch(
     // Before the first look, so that nothing is missed in between.
     let watching = api.topologies.watch(&topology, &group);
     // Refuses names that cannot be, as an answer of its own.
-    api.topologies.published(&topology, &group).await?;
+    let looked = api.topologies.published(&topology, &group).await;
+    looked.map_err(of_topologies)?;
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     let watch = Watch {
         stopping: api.stopping.clone(),
@@ -92,9 +93,9 @@ impl Watch {
                     Ok(published) => self.news(published),
                     Err(error) => {
                         // What the client has stays good; it is looked at again.
-                        let error = ApiError::from(error);
+                        let error = of_topologies(error);
                         tracing::warn!(
-                            code = error.code,
+                            code = %error.code,
                             "a watched group cannot be read: {}",
                             error.message
                         );
