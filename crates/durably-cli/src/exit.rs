@@ -42,6 +42,8 @@ pub(crate) enum Failure {
     Folder { path: PathBuf, detail: String },
     #[error("{0}")]
     Demo(String),
+    #[error("workerd: {0}")]
+    Workerd(String),
     #[error("a measurement failed: {0}")]
     Bench(BoxError),
     #[error("{problem}")]
@@ -83,7 +85,7 @@ Exit codes:
 impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Failure::Demo(_) | Failure::Bench(_) | Failure::Io { .. } => 1,
+            Failure::Demo(_) | Failure::Workerd(_) | Failure::Bench(_) | Failure::Io { .. } => 1,
             Failure::ConfigFile { .. } | Failure::Config(_) | Failure::Input { .. } => 2,
             Failure::Listen { .. } => 3,
             Failure::Locked { .. } => 4,

@@ -11,6 +11,7 @@ mod members;
 mod runner;
 mod serve;
 mod topology;
+mod workerd;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -16,6 +16,8 @@ mod numbers;
 mod parameters;
 
 #[cfg(target_arch = "wasm32")]
+mod counters;
+#[cfg(target_arch = "wasm32")]
 mod host;
 #[cfg(target_arch = "wasm32")]
 mod instance;
@@ -29,8 +31,8 @@ mod storage;
 mod timer;
 
 #[cfg(target_arch = "wasm32")]
+pub use counters::Counters;
+#[cfg(target_arch = "wasm32")]
 pub use instance::CallError;
 #[cfg(target_arch = "wasm32")]
 pub use object::DurableInstance;
-#[cfg(target_arch = "wasm32")]
-pub use storage::Rows;

@@ -1,7 +1,7 @@
 //! What a class of a worker holds: the way to an object's instance, which is opened when it is
 //! needed and again after it has ended.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
@@ -16,10 +16,11 @@ use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::JsFuture;
 use worker::State;
 
+use crate::counters::{self, Counters};
 use crate::host::CloudflareHost;
 use crate::instance::{CallError, Life, drop_caught, panic_text};
 use crate::javascript::{self, exception_text};
-use crate::storage::{Rows, Storage};
+use crate::storage::Storage;
 
 /// The platform calls a failing alarm handler again up to six times, the first with a `retryCount` of 1.
 /// From this one on the alarm is armed anew, one before the last, so that no wake-up is ever given up.
@@ -44,6 +45,7 @@ pub struct DurableInstance<C: Object> {
 struct Shared<C> {
     state: Rc<State>,
     storage: Rc<Storage>,
+    counters: Rc<Cell<Counters>>,
     factory: Box<Factory<C>>,
     current: RefCell<Option<Current<C>>>,
 }
@@ -76,10 +78,12 @@ impl<C: Object> DurableInstance<C> {
     ) -> Self {
         let storage = state.storage();
         let raw = storage.as_raw().unchecked_ref::<javascript::Storage>();
+        let counters = Rc::<Cell<Counters>>::default();
         DurableInstance {
             shared: AssertUnwindSafe(Rc::new(Shared {
                 state: Rc::new(state),
-                storage: Rc::new(Storage::new(raw.clone())),
+                storage: Rc::new(Storage::new(raw.clone(), counters.clone())),
+                counters,
                 factory: Box::new(factory),
                 current: RefCell::default(),
             })),
@@ -102,7 +106,10 @@ impl<C: Object> DurableInstance<C> {
         Answer: Future<Output = T> + 'static,
     {
         let shared = self.shared.clone();
-        async move { shared.call(turn).await }
+        async move {
+            counters::count(&shared.counters, |counters| counters.requests += 1);
+            shared.call(turn).await
+        }
     }
 
     /// Runs the object's alarm handler. `retry_count` is the platform's, from the `AlarmInvocationInfo`
@@ -115,6 +122,7 @@ impl<C: Object> DurableInstance<C> {
     pub fn alarm(&self, retry_count: u32) -> impl Future<Output = Result<(), BoxError>> + use<C> {
         let shared = self.shared.clone();
         async move {
+            counters::count(&shared.counters, |counters| counters.alarms += 1);
             let handled = match shared.call(Object::alarm).await {
                 Ok(handled) => handled,
                 Err(error) => Err(error.into()),
@@ -130,9 +138,9 @@ impl<C: Object> DurableInstance<C> {
         }
     }
 
-    /// Rows read and written by this object's statements since the JavaScript object was built.
-    pub fn rows(&self) -> Rows {
-        self.shared.storage.rows()
+    /// What this object costs, counted since its JavaScript object was built.
+    pub fn counters(&self) -> Counters {
+        self.shared.counters.get()
     }
 }
 
@@ -242,6 +250,7 @@ impl<C: Object> Shared<C> {
         if alarm.await.map_err(text)?.is_null() {
             let now = Timestamp::from_millis(js_sys::Date::now() as u64);
             let at = now + AFTER_LAST_RETRY;
+            counters::count(&self.counters, |counters| counters.alarms_set += 1);
             drop(raw.set_alarm(at.as_millis() as f64).map_err(text)?);
         }
         Ok(())

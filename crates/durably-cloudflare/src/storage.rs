@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 
 use durably::error::StorageError;
 use durably::host::{EachRow, Row, Sql, Transaction, Value, Work};
@@ -15,6 +16,7 @@ use js_sys::{Array, Uint8Array};
 use wasm_bindgen::closure::ScopedClosure;
 use wasm_bindgen::{JsCast, JsValue};
 
+use crate::counters::{self, Counters};
 use crate::errors::storage_error;
 use crate::instance::panic_text;
 use crate::javascript::{self, Cursor, SqlStorage, exception_text};
@@ -27,19 +29,16 @@ const LATEST_ALARM_MS: u64 = 9_000_000_000_000;
 /// How many statement texts are kept ready. The texts of `durably` are constant and far fewer.
 const MAX_TEXTS: usize = 1_000;
 
-/// Rows as the platform bills them, from its cursors' own counters: B-tree entries, those of indexes
-/// included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rows {
-    /// Rows read.
-    pub read: u64,
-    /// Rows written.
-    pub written: u64,
+/// What one statement read and wrote.
+#[derive(Clone, Copy)]
+struct Rows {
+    read: u64,
+    written: u64,
 }
 
 pub(crate) struct Storage {
     raw: javascript::Storage,
-    rows: Cell<Rows>,
+    counters: Rc<Cell<Counters>>,
 }
 
 /// What became of one closure.
@@ -55,15 +54,9 @@ pub(crate) enum Outcome {
 }
 
 impl Storage {
-    pub(crate) fn new(raw: javascript::Storage) -> Storage {
-        Storage {
-            raw,
-            rows: Cell::default(),
-        }
-    }
-
-    pub(crate) fn rows(&self) -> Rows {
-        self.rows.get()
+    /// Counts what it reads and writes in `counters`.
+    pub(crate) fn new(raw: javascript::Storage, counters: Rc<Cell<Counters>>) -> Storage {
+        Storage { raw, counters }
     }
 
     /// Runs one closure in a transaction.
@@ -111,10 +104,9 @@ impl Storage {
             read: count(cursor.rows_read())?,
             written: count(cursor.rows_written())?,
         };
-        let rows = self.rows.get();
-        self.rows.set(Rows {
-            read: rows.read + counted.read,
-            written: rows.written + counted.written,
+        counters::count(&self.counters, |counters| {
+            counters.rows_read += counted.read;
+            counters.rows_written += counted.written;
         });
         Ok(counted)
     }
@@ -189,7 +181,10 @@ impl Transaction for Open<'_> {
     fn set_alarm(&self, at: Option<Timestamp>) -> Result<(), StorageError> {
         let raw = &self.storage.raw;
         let set = match at {
-            Some(at) => raw.set_alarm(at.as_millis().min(LATEST_ALARM_MS) as f64),
+            Some(at) => {
+                counters::count(&self.storage.counters, |counters| counters.alarms_set += 1);
+                raw.set_alarm(at.as_millis().min(LATEST_ALARM_MS) as f64)
+            }
             None => raw.delete_alarm(),
         };
         // Nobody waits for the promise: what leaves the object waits for the disk anyway.

@@ -7,6 +7,7 @@
 
 mod account;
 mod answer;
+mod counters;
 
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
@@ -68,6 +69,11 @@ impl AccountLimitHalf {
             let Answer { status, body } = call.await.unwrap_or_else(|error| ended(&error));
             Ok(Array::of2(&status.into(), &body.into()).into())
         }))
+    }
+
+    /// What the object costs, as JSON, counted since it was built. Opens nothing.
+    pub fn counters(&self) -> String {
+        counters::text(self.object.counters())
     }
 
     /// Runs the alarm; rejects if the platform is to try again.

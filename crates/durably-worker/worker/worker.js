@@ -27,6 +27,11 @@ export class AccountLimit extends DurableObject {
     return JSON.parse(body);
   }
 
+  /** By RPC: rows, requests and alarms since the object was built, as they are billed. */
+  counters() {
+    return JSON.parse(this.#half.counters());
+  }
+
   alarm(info) {
     return this.#half.alarm(info?.retryCount ?? 0);
   }

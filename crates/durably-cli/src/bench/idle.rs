@@ -237,15 +237,20 @@ fn name(number: usize) -> String {
 
 /// Writes to standard output how much memory this process holds, in MiB.
 fn say_memory() -> Result<(), BoxError> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
+    let memory = resident_mib(&std::fs::read_to_string("/proc/self/status")?)?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{memory}")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// The resident memory that a process's `status` tells of, in MiB.
+pub(super) fn resident_mib(status: &str) -> Result<f64, BoxError> {
     let kib: f64 = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))
         .and_then(|rest| rest.split_whitespace().next())
         .ok_or("the system does not tell how much memory is resident")?
         .parse()?;
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", kib / 1_024.0)?;
-    out.flush()?;
-    Ok(())
+    Ok(kib / 1_024.0)
 }

@@ -6,6 +6,7 @@
 //! are measured side by side, in turns, and every figure is a median of several repetitions.
 
 mod clients;
+mod cloudflare;
 mod counts;
 mod crowd;
 mod disk;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use durably::error::BoxError;
 
+use crate::workerd::WorkerdArgs;
 use report::Report;
 
 #[derive(Debug, clap::Args)]
@@ -48,6 +50,8 @@ pub(crate) struct BenchArgs {
     /// Measure on the disk of this folder; a folder is made in it and removed at the end.
     #[arg(long, default_value = ".", value_name = "FOLDER")]
     data_dir: PathBuf,
+    #[command(flatten)]
+    workerd: WorkerdArgs,
     /// What this process is to do for the one that started it.
     #[arg(long, value_enum, hide = true)]
     child: Option<idle::Child>,
@@ -89,6 +93,8 @@ enum Name {
     Counts,
     /// Rows of each job, beside the least possible.
     Rows,
+    /// The same objects in workerd: sizes, times, memory and what the platform bills.
+    Cloudflare,
 }
 
 /// What measurements are given.
@@ -96,6 +102,7 @@ struct Bench {
     /// Where they keep their data, each in a folder of its own.
     folder: PathBuf,
     quick: bool,
+    workerd: WorkerdArgs,
     report: Report,
 }
 
@@ -130,6 +137,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), BoxError> {
     let mut bench = Bench {
         folder: folder.path().to_owned(),
         quick: args.quick,
+        workerd: args.workerd,
         report: Report::new(args.json),
     };
     for name in Name::value_variants() {
@@ -158,6 +166,7 @@ fn measure(name: Name, bench: &mut Bench) -> Result<(), BoxError> {
         Name::Reader => on_runtime(reader::measure(bench)),
         Name::Counts => on_runtime(counts::measure(bench)),
         Name::Rows => on_runtime(rows::measure(bench)),
+        Name::Cloudflare => on_runtime(cloudflare::measure(bench)),
     }
 }
 
