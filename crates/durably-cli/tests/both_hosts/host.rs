@@ -66,6 +66,7 @@ impl Settings {
         ];
         if let Some(channels) = self.state_channels {
             variables.push(("DURABLY_STATE_CHANNELS", channels.to_owned()));
+            variables.push(("DURABLY_DRAIN_CHECK_PERIOD_MS", "50".to_owned()));
         }
         variables
     }
@@ -89,7 +90,10 @@ impl Settings {
             &format!("--default-limit={}", self.default_limit),
         ]);
         match self.state_channels {
-            Some(channels) => setup.args([&*format!("--state-channels={channels}")]),
+            Some(channels) => setup.args([
+                &*format!("--state-channels={channels}"),
+                "--drain-check-period=50ms",
+            ]),
             None => setup,
         }
     }

@@ -32,9 +32,12 @@ mod budgets;
 mod deaths;
 mod host;
 mod jobs;
+#[path = "../cli/topology/members.rs"]
+mod members;
 mod refusals;
 #[path = "../cli/support/mod.rs"]
 #[allow(dead_code, reason = "the tests of the server alone use more of it")]
 mod support;
+mod topology;
 mod traces;
 mod workerd;
