@@ -104,7 +104,10 @@ impl Signals {
 }
 
 /// Who runs jobs.
-fn runner(endpoint: Option<Url>, jobs: &JobsConfig) -> Result<Arc<dyn JobRunner>, Failure> {
+fn runner(
+    endpoint: Option<Url>,
+    jobs: &JobsConfig,
+) -> Result<Arc<dyn JobRunner + Send + Sync>, Failure> {
     match endpoint {
         Some(endpoint) => {
             let runner = HttpRunner::new(endpoint).map_err(|error| Failure::Io {

@@ -83,7 +83,7 @@ impl ApiError {
 impl From<JobError> for ApiError {
     fn from(error: JobError) -> Self {
         ApiError {
-            code: error.code().into(),
+            code: error.code().to_owned().into(),
             message: error.to_string(),
             field: error.field().map(str::to_owned),
         }

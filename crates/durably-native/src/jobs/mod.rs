@@ -7,29 +7,30 @@
 mod budgets;
 mod config;
 mod recorder;
-mod routing;
+mod way;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use durably::host::Host;
 use durably::jobs::{
-    AccountJobs, AccountLimit, CancelOutcome, JobError, JobRunner, JobShard, JobState, JobStatus,
-    ShardLists, check_part, route,
+    AccountJobs, AccountLimit, CancelOutcome, JobError, JobRouter, JobRunner, JobShard, JobStatus,
+    NewJob, ShardLists, SubmitOutcome, check_part,
 };
 use durably::layers::{HostTimer, TimeoutLayer};
 use durably::semaphore::client::{SemaphoreClient, holder_fn};
 use durably::semaphore::protocol::{Message, Reply};
 use durably::semaphore::{ForceReleased, Holding, LeaseOptions, Standing, Usage};
-use durably::topology::{ReaderOptions, UnavailableReason};
+use durably::topology::ReaderOptions;
 use tower_layer::Layer;
 
 pub use budgets::RemoteHolders;
 use budgets::{Budgets, check_account};
 pub use config::JobsConfig;
 use recorder::RecordingThread;
+use way::Way;
 
 use crate::publishers::{FolderPublisher, FolderReader};
 use crate::reading::{Reader, ReaderClock, ReaderRandom};
@@ -64,7 +65,10 @@ impl Jobs {
     /// # Errors
     ///
     /// See [`SystemError`]; for holders elsewhere there must be a tokio runtime around the call.
-    pub fn open(config: JobsConfig, runner: Arc<dyn JobRunner>) -> Result<Jobs, SystemError> {
+    pub fn open(
+        config: JobsConfig,
+        runner: Arc<dyn JobRunner + Send + Sync>,
+    ) -> Result<Jobs, SystemError> {
         let builder = System::builder(&config.data_dir).config(config.system.clone());
         Jobs::open_in(builder, config, runner)
     }
@@ -78,7 +82,7 @@ impl Jobs {
     pub fn open_in(
         builder: SystemBuilder,
         config: JobsConfig,
-        runner: Arc<dyn JobRunner>,
+        runner: Arc<dyn JobRunner + Send + Sync>,
     ) -> Result<Jobs, SystemError> {
         config.check()?;
         let budgets = Budgets::new(&config, builder.system())?;
@@ -124,36 +128,19 @@ impl Jobs {
         })))
     }
 
+    /// Takes jobs, each stored before its outcome is told. The outcomes are in the order of the
+    /// jobs; a job that is refused is refused by itself.
+    pub async fn submit(&self, jobs: Vec<NewJob>) -> Vec<SubmitOutcome> {
+        self.router().submit(jobs).await
+    }
+
     /// Where a job stands.
     ///
     /// # Errors
     ///
     /// [`JobError`].
     pub async fn status(&self, account: &str, id: &str) -> Result<JobStatus, JobError> {
-        check_part("account", account)?;
-        check_part("id", id)?;
-        let mut latest = JobStatus::unknown(account, id);
-        let mut asked = BTreeSet::new();
-        'lists: for origin in [Lists::Published, Lists::Stored] {
-            for shard in self.owners(account, id, origin, &mut asked).await? {
-                let (account, id) = (account.to_owned(), id.to_owned());
-                latest = self
-                    .shard(&shard)
-                    .call(move |shard| async move { shard.status(&account, &id).await })
-                    .await
-                    .map_err(unavailable)??;
-                if latest.is_known() {
-                    break 'lists;
-                }
-            }
-        }
-        if latest.state == JobState::Queued
-            && let Some(group) = &latest.group
-        {
-            // The rest is true all the same.
-            latest.usage = self.0.budgets.standing(account, group).await.ok();
-        }
-        Ok(latest)
+        self.router().status(account, id).await
     }
 
     /// The account's jobs, over all its shards of this system.
@@ -162,28 +149,7 @@ impl Jobs {
     ///
     /// [`JobError`].
     pub async fn account_jobs(&self, account: &str) -> Result<AccountJobs, JobError> {
-        check_part("account", account)?;
-        let mut all = AccountJobs::default();
-        let Some(lists) = self.lists(account).await? else {
-            return Ok(all);
-        };
-        let lists = std::iter::once(&lists.current).chain(&lists.former);
-        let shards: BTreeSet<&String> = lists.flat_map(|list| &list.shards).collect();
-        for shard in shards {
-            let shard = self.shard(shard);
-            if !shard.exists().map_err(unavailable)? {
-                continue;
-            }
-            let account = account.to_owned();
-            let jobs = shard
-                .call(move |shard| async move { shard.account_jobs(&account) })
-                .await
-                .map_err(unavailable)?;
-            all.waiting += jobs.waiting;
-            all.running += jobs.running;
-            all.undrawn += jobs.undrawn;
-        }
-        Ok(all)
+        self.router().account_jobs(account).await
     }
 
     /// Cancels a job. One that runs is told to stop if `running` says so, and left alone otherwise.
@@ -197,23 +163,7 @@ impl Jobs {
         id: &str,
         running: bool,
     ) -> Result<CancelOutcome, JobError> {
-        check_part("account", account)?;
-        check_part("id", id)?;
-        let mut asked = BTreeSet::new();
-        for origin in [Lists::Published, Lists::Stored] {
-            for shard in self.owners(account, id, origin, &mut asked).await? {
-                let (account, id) = (account.to_owned(), id.to_owned());
-                let outcome = self
-                    .shard(&shard)
-                    .call(move |shard| async move { shard.cancel(&account, &id, running).await })
-                    .await
-                    .map_err(unavailable)??;
-                if outcome != CancelOutcome::Unknown {
-                    return Ok(outcome);
-                }
-            }
-        }
-        Ok(CancelOutcome::Unknown)
+        self.router().cancel(account, id, running).await
     }
 
     /// The account's limit: its own, or the default.
@@ -435,10 +385,6 @@ impl Jobs {
         check_account(&self.0.budgets, account)
     }
 
-    fn shard(&self, shard: &str) -> ObjectHandle<JobShard> {
-        self.0.system.object(shard)
-    }
-
     /// The account's object if it exists; asking about an account does not make one.
     fn known_account(&self, account: &str) -> Result<Option<ObjectHandle<AccountLimit>>, JobError> {
         check_part("account", account)?;
@@ -446,57 +392,9 @@ impl Jobs {
         Ok(object.exists().map_err(unavailable)?.then_some(object))
     }
 
-    /// The account's lists as it has them.
-    async fn lists(&self, account: &str) -> Result<Option<ShardLists>, JobError> {
-        match self.known_account(account)? {
-            Some(object) => object
-                .call(|account| async move { account.shards().await })
-                .await
-                .map_err(unavailable)?,
-            None => Ok(None),
-        }
+    fn router(&self) -> JobRouter<Way> {
+        JobRouter::new(Way(self.clone()))
     }
-
-    /// The account's lists as they are published: perhaps older ones, of which its shards tell.
-    async fn published_lists(&self, account: &str) -> Option<ShardLists> {
-        match self.0.published.get(account).await {
-            Ok(reading) => ShardLists::of(&reading),
-            Err(error) => {
-                if !matches!(error.reason, UnavailableReason::Missing) {
-                    tracing::warn!(%error, account, "published shards not read: the account is asked");
-                }
-                None
-            }
-        }
-    }
-
-    /// The owner of a job by such lists and its former ones, but those who were asked before.
-    async fn owners(
-        &self,
-        account: &str,
-        id: &str,
-        origin: Lists,
-        asked: &mut BTreeSet<String>,
-    ) -> Result<Vec<String>, JobError> {
-        let lists = match origin {
-            Lists::Published => self.published_lists(account).await,
-            Lists::Stored => self.lists(account).await?,
-        };
-        let route = lists.as_ref().and_then(|lists| route(lists, id));
-        let owners = route
-            .into_iter()
-            .flat_map(|route| std::iter::once(route.owner).chain(route.former))
-            .filter(|shard| asked.insert((*shard).to_owned()))
-            .map(str::to_owned);
-        Ok(owners.collect())
-    }
-}
-
-/// Where lists of shards are from. That nobody knows a job is true by the account's own lists only.
-#[derive(Clone, Copy)]
-enum Lists {
-    Published,
-    Stored,
 }
 
 /// What it means to a caller that an object could not be called.

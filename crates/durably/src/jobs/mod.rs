@@ -3,12 +3,15 @@
 //!
 //! Two classes of objects: an [`AccountLimit`] holds one account's budget with limits that are set
 //! at run time and stored, and publishes which shards its jobs are on; a [`JobShard`] queues jobs and runs admitted ones as durable operations.
-//! How objects reach each other and how a job is run is the embedding's matter: it gives a
-//! transport and a [`JobRunner`].
+//! A [`JobRouter`] takes jobs to their shards. How objects reach each other and how a job is run is the
+//! embedding's matter: it gives a transport, a [`JobRunner`] and a [`Reach`].
 
 mod account;
 mod address;
+mod calls;
+mod error;
 mod lists;
+mod routing;
 mod shard;
 
 use std::fmt;
@@ -18,13 +21,16 @@ use serde_json::Value;
 
 pub use account::{AccountConfig, AccountLimit, Recorder};
 pub use address::{DEFAULT_GROUP, Route, check_part, route};
+pub use calls::{Cancel, CountJobs, IsDrained, Knows, ShardCall, Status, Submit};
+pub use error::JobError;
 pub use lists::{ShardList, ShardLists};
+pub use routing::{JobRouter, Reach};
 pub use shard::{JobShard, OutdatedList, ShardConfig, WRAPPER_BYTES};
 
-use crate::error::{BoxError, OpenError, StorageError};
+use crate::error::BoxError;
 use crate::host::LocalFuture;
 use crate::operations::CancellationToken;
-use crate::semaphore::{SemaphoreError, Standing};
+use crate::semaphore::Standing;
 use crate::time::Timestamp;
 
 /// A job to be run.
@@ -60,7 +66,8 @@ fn default_group() -> String {
 }
 
 /// What became of one submitted job.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SubmitOutcome {
     /// It waits for a permit.
     Queued,
@@ -68,89 +75,6 @@ pub enum SubmitOutcome {
     Duplicate,
     /// It was refused; nothing has changed.
     Refused(JobError),
-}
-
-/// Why something about a job or an account cannot be done.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum JobError {
-    /// Something given is wrong.
-    #[error("{field} {problem}")]
-    Invalid {
-        /// The field to blame.
-        field: String,
-        /// Completes the sentence "*field* …".
-        problem: String,
-    },
-    /// The job's body is larger than allowed.
-    #[error("body must be at most {limit} bytes of JSON, this one has {found}")]
-    BodyTooLarge {
-        /// Bytes of this one.
-        found: u64,
-        /// Bytes allowed.
-        limit: u64,
-    },
-    /// The shard has as many waiting jobs as it may.
-    #[error("the queue is full with {limit} waiting jobs: submit it again when some have run")]
-    QueueFull {
-        /// How many may wait.
-        limit: u64,
-    },
-    /// The semaphore message or its round failed.
-    #[error(transparent)]
-    Semaphore(SemaphoreError),
-    /// Storage failed.
-    #[error(transparent)]
-    Storage(#[from] StorageError),
-    /// The object cannot be reached right now.
-    #[error("{message}")]
-    Unavailable {
-        /// A stable name of the cause.
-        code: &'static str,
-        /// What happened and what to do.
-        message: String,
-    },
-}
-
-impl JobError {
-    /// A refusal of `field`.
-    pub fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Self {
-        JobError::Invalid {
-            field: field.into(),
-            problem: problem.into(),
-        }
-    }
-
-    /// A stable name for programs.
-    pub fn code(&self) -> &'static str {
-        match self {
-            JobError::Invalid { .. } => "invalid",
-            JobError::BodyTooLarge { .. } => "body_too_large",
-            JobError::QueueFull { .. } => "queue_full",
-            JobError::Semaphore(error) => error.code(),
-            JobError::Storage(error) => error.code(),
-            JobError::Unavailable { code, .. } => code,
-        }
-    }
-
-    /// The field to blame, if there is one.
-    pub fn field(&self) -> Option<&str> {
-        match self {
-            JobError::Invalid { field, .. } => Some(field),
-            JobError::BodyTooLarge { .. } => Some("body"),
-            JobError::Semaphore(SemaphoreError::Malformed(error)) => Some(&error.field),
-            _ => None,
-        }
-    }
-}
-
-impl From<OpenError> for JobError {
-    fn from(error: OpenError) -> Self {
-        JobError::Unavailable {
-            code: error.code(),
-            message: error.to_string(),
-        }
-    }
 }
 
 /// Where a job stands.
@@ -334,7 +258,7 @@ pub enum RunError {
 
 /// Runs jobs. A job may be run again after a crash, so runs must be idempotent by
 /// [`RunJob::idempotency_key`].
-pub trait JobRunner: Send + Sync {
+pub trait JobRunner {
     /// Runs one job to its end.
     fn run(&self, job: RunJob) -> LocalFuture<Result<Value, RunError>>;
 }

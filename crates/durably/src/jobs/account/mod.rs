@@ -501,7 +501,8 @@ mod tests {
         for meta in [serde_json::json!({"lists": []}), serde_json::json!({})] {
             shard.meta = Some(meta);
             let lists = stored_lists(std::slice::from_ref(&shard));
-            assert_eq!(lists.map_err(|error| error.code()), Err("storage_damaged"));
+            let code = lists.map_err(|error| error.code().to_owned());
+            assert_eq!(code, Err("storage_damaged".to_owned()));
         }
     }
 }

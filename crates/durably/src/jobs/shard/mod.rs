@@ -64,7 +64,7 @@ pub struct ShardConfig {
 }
 
 /// The list that a caller went by is not the account's newest: read it and call again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("the account's list of shards has changed: its version is at least {newest}")]
 pub struct OutdatedList {
     /// The newest version that the shard has heard of.
