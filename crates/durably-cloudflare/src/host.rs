@@ -14,10 +14,7 @@ use futures::channel::oneshot;
 use crate::instance::{CallError, Life, panic_text};
 use crate::javascript::{exception_text, get_random_values};
 use crate::storage::{Outcome, Storage};
-use crate::timer::Timer;
-
-/// The longest timer that the platform takes, in milliseconds; a longer one would go off at once.
-const LONGEST_TIMER_MS: u32 = (1 << 31) - 1;
+use crate::timer;
 
 /// The most random bytes that the platform gives at once.
 const MAX_RANDOM_BYTES: usize = 65_536;
@@ -117,23 +114,11 @@ impl Host for CloudflareHost {
     }
 
     fn now(&self) -> Timestamp {
-        Timestamp::from_millis(js_sys::Date::now() as u64)
+        timer::now()
     }
 
     fn sleep(&self, duration: Duration) -> LocalFuture<()> {
-        // To whole milliseconds, never too short.
-        let mut left = duration.as_nanos().div_ceil(1_000_000);
-        Box::pin(async move {
-            loop {
-                let millis = u32::try_from(left)
-                    .map_or(LONGEST_TIMER_MS, |millis| millis.min(LONGEST_TIMER_MS));
-                Timer::start(millis).await;
-                left -= u128::from(millis);
-                if left == 0 {
-                    return;
-                }
-            }
-        })
+        timer::sleep(duration)
     }
 
     fn spawn(&self, task: LocalFuture<()>) {

@@ -67,7 +67,7 @@ extern "C" {
 }
 
 /// What an exception says.
-pub(crate) fn exception_text(exception: &JsValue) -> String {
+pub fn exception_text(exception: &JsValue) -> String {
     match exception.dyn_ref::<js_sys::Error>() {
         Some(error) => String::from(error.message()),
         None => exception

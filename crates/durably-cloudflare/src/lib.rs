@@ -28,6 +28,8 @@ mod object;
 #[cfg(target_arch = "wasm32")]
 mod storage;
 #[cfg(target_arch = "wasm32")]
+mod stubs;
+#[cfg(target_arch = "wasm32")]
 mod timer;
 
 #[cfg(target_arch = "wasm32")]
@@ -35,4 +37,10 @@ pub use counters::Counters;
 #[cfg(target_arch = "wasm32")]
 pub use instance::CallError;
 #[cfg(target_arch = "wasm32")]
+pub use javascript::exception_text;
+#[cfg(target_arch = "wasm32")]
 pub use object::DurableInstance;
+#[cfg(target_arch = "wasm32")]
+pub use stubs::{MissingBinding, ObjectStubs, StubError, holder_stubs};
+#[cfg(target_arch = "wasm32")]
+pub use timer::WorkerTimer;

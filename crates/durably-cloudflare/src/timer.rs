@@ -6,9 +6,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use wasm_bindgen::JsValue;
 use wasm_bindgen::closure::Closure;
+
+use durably::host::LocalFuture;
+use durably::time::Timestamp;
 
 use crate::javascript::{clear_timeout, exception_text, set_timeout};
 
@@ -69,5 +73,47 @@ impl Drop for Timer {
             // Where it cannot be cleared, whoever would hear of it is gone.
             let _ = clear_timeout(&self.id);
         }
+    }
+}
+
+/// The longest timer that the platform takes, in milliseconds; a longer one would go off at once.
+const LONGEST_TIMER_MS: u32 = (1 << 31) - 1;
+
+/// The wall clock. It stands still while code runs without awaiting.
+pub(crate) fn now() -> Timestamp {
+    Timestamp::from_millis(js_sys::Date::now() as u64)
+}
+
+/// Resolves after at least `duration`.
+pub(crate) fn sleep(duration: Duration) -> LocalFuture<()> {
+    // To whole milliseconds, never too short.
+    let mut left = duration.as_nanos().div_ceil(1_000_000);
+    Box::pin(async move {
+        loop {
+            let millis =
+                u32::try_from(left).map_or(LONGEST_TIMER_MS, |millis| millis.min(LONGEST_TIMER_MS));
+            Timer::start(millis).await;
+            left -= u128::from(millis);
+            if left == 0 {
+                return;
+            }
+        }
+    })
+}
+
+/// The clock of a worker, for clients and readers outside of objects. A timer runs only while the request is
+/// answered that started it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WorkerTimer;
+
+impl durably::layers::Timer for WorkerTimer {
+    type Sleep = LocalFuture<()>;
+
+    fn now(&self) -> Timestamp {
+        now()
+    }
+
+    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
+        sleep(duration)
     }
 }

@@ -1,163 +1,147 @@
-//! Requests to an account's budget, as docs/http.md has them under `/v1/accounts/{account}` and
-//! `/v1/holders/{key}`. Decided here: which requests there are and how they are read. What becomes of
-//! them is the matter of `AccountLimit`.
+//! Requests to an account's object: its budget and its shards, as docs/http.md has them under
+//! `/v1/accounts/{account}`, and messages to it as a holder.
 
-use durably::error::BoxError;
 use durably::jobs::{AccountLimit, JobError, check_part};
-use durably::semaphore::LeaseOptions;
 use durably::semaphore::protocol::Message;
-use durably::time::MAX_SAFE_INTEGER;
-use serde::{Deserialize, Deserializer};
+use durably_http::budget::{
+    Holders, HoldersQuery, Leases, Limit, MAX_MESSAGE_BYTES, ReleaseQuery, read_leases, read_limit,
+    read_shards,
+};
+use durably_http::{ApiError, body_too_large, parse_query};
 use serde_json::json;
 
-use crate::answer::{Answer, parse_object};
+use crate::answer::{Answer, not_allowed, not_found};
+use crate::request::Request;
+use crate::settings::Environment;
 
-/// The longest body that is read: lists in messages are bounded by themselves.
-const MAX_BODY_BYTES: usize = 8 << 20;
+/// What an account is given that was not told otherwise.
+#[derive(Clone, Copy)]
+pub(crate) struct Defaults {
+    limit: u64,
+    group_limit: Option<u64>,
+    shards: u32,
+}
 
-/// The default limit as the worker's configuration has it.
-pub(crate) fn default_limit(given: f64) -> Result<u64, BoxError> {
-    if given.fract() == 0.0 && (0.0..=MAX_SAFE_INTEGER as f64).contains(&given) {
-        Ok(given as u64)
-    } else {
-        Err(format!(
-            "DEFAULT_LIMIT must be a whole number from 0 to {MAX_SAFE_INTEGER}, not {given}: set it \
-             among the worker's `vars`"
-        )
-        .into())
+impl Defaults {
+    pub(crate) fn read(environment: &Environment) -> Result<Defaults, ApiError> {
+        let read = || {
+            Ok::<_, durably::ConfigError>(Defaults {
+                limit: environment.default_limit()?,
+                group_limit: environment.default_group_limit()?,
+                shards: environment.shards_per_account()?,
+            })
+        };
+        read().map_err(|error| ApiError::new(error.code(), error.to_string()))
     }
 }
 
-/// Answers a request for `path`, which follows the account.
+/// Answers a request whose path follows the account.
 pub(crate) async fn answer(
     account: &AccountLimit,
-    default_limit: u64,
-    method: &str,
-    path: &[String],
-    body: &str,
-) -> Answer {
-    let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    let answered = if body.len() > MAX_BODY_BYTES {
-        Err(Answer::refusal(
-            "body_too_large",
-            &format!("the body must be at most {MAX_BODY_BYTES} bytes long"),
-            None,
-        ))
-    } else {
-        route(account, default_limit, method, &path, body).await
-    };
-    answered.unwrap_or_else(|refusal| refusal)
-}
-
-async fn route(
-    account: &AccountLimit,
-    default_limit: u64,
-    method: &str,
-    path: &[&str],
-    body: &str,
-) -> Result<Answer, Answer> {
-    match (path, method) {
-        (["messages"], "POST") => {
-            let message = Message::from_json(body.as_bytes())
-                .map_err(|error| refused(&JobError::Semaphore(error.into())))?;
-            let reply = account.handle(message).await;
-            let reply = reply.map_err(|error| refused(&JobError::Semaphore(error)))?;
-            Ok(Answer::ok(&reply))
-        }
-        (["limit"], "GET" | "PUT" | "DELETE") => {
-            if method != "GET" {
-                let limit = given_limit(method, body)?;
-                account
-                    .set_limit(limit)
-                    .await
-                    .map_err(|error| refused(&error))?;
+    defaults: Defaults,
+    request: Request,
+) -> Result<Answer, ApiError> {
+    let method = request.method.as_str();
+    let json = request.body.as_bytes();
+    match request.path().as_slice() {
+        ["messages"] => match method {
+            "POST" => {
+                if json.len() > MAX_MESSAGE_BYTES {
+                    return Err(body_too_large(MAX_MESSAGE_BYTES));
+                }
+                let message = Message::from_json(json);
+                let message = message.map_err(|error| JobError::Semaphore(error.into()))?;
+                let reply = account.handle(message).await;
+                Ok(Answer::ok(&reply.map_err(JobError::Semaphore)?))
             }
-            let limit = account.limit().unwrap_or(default_limit);
-            Ok(Answer::ok(&json!({ "limit": limit })))
-        }
-        (["groups", group, "limit"], "GET" | "PUT" | "DELETE") => {
-            check_part("group", group).map_err(|error| refused(&error))?;
-            if method != "GET" {
-                let limit = given_limit(method, body)?;
-                let set = account.set_group_limit((*group).to_owned(), limit);
-                set.await.map_err(|error| refused(&error))?;
+            _ => Ok(not_allowed(method, "POST")),
+        },
+        ["limit"] => {
+            let limit = match method {
+                "GET" => None,
+                "PUT" => Some(Some(read_limit(request.json()?)?)),
+                "DELETE" => Some(None),
+                _ => return Ok(not_allowed(method, "GET, PUT, DELETE")),
+            };
+            if let Some(limit) = limit {
+                account.set_limit(limit).await?;
             }
-            Ok(Answer::ok(&json!({ "limit": account.group_limit(group) })))
+            let limit = Some(account.limit().unwrap_or(defaults.limit));
+            Ok(Answer::ok(&Limit { limit }))
         }
-        (["usage"], "GET") => {
-            let usage = account.usage().await.map_err(|error| refused(&error))?;
-            Ok(Answer::ok(&usage))
-        }
-        (["groups", group, "usage"], "GET") => {
-            check_part("group", group).map_err(|error| refused(&error))?;
-            let standing = account.standing(group).await;
-            Ok(Answer::ok(&standing.map_err(|error| refused(&error))?))
-        }
-        (["leases"], "GET" | "PUT" | "DELETE") => {
-            if method != "GET" {
-                let leases = given_leases(method, body)?;
-                let set = account.set_leases(leases);
-                set.await.map_err(|error| refused(&error))?;
+        ["groups", group, "limit"] => {
+            check_part("group", group)?;
+            let limit = match method {
+                "GET" => None,
+                "PUT" => Some(Some(read_limit(request.json()?)?)),
+                "DELETE" => Some(None),
+                _ => return Ok(not_allowed(method, "GET, PUT, DELETE")),
+            };
+            if let Some(limit) = limit {
+                account.set_group_limit((*group).to_owned(), limit).await?;
             }
-            Ok(Answer::ok(&json!({ "leases": account.leases() })))
+            let limit = account.group_limit(group).or(defaults.group_limit);
+            Ok(Answer::ok(&Limit { limit }))
         }
-        (
-            ["messages"] | ["limit"] | ["usage"] | ["leases"] | ["groups", _, "limit" | "usage"],
-            _,
-        ) => Err(Answer::refusal(
-            "method_not_allowed",
-            &format!("{method} is not possible here"),
-            None,
-        )),
-        _ => Err(Answer::refusal(
-            "not_found",
-            "nothing is here: docs/http.md lists the paths",
-            None,
-        )),
+        ["usage"] => match method {
+            "GET" => Ok(Answer::ok(&account.usage().await?)),
+            _ => Ok(not_allowed(method, "GET")),
+        },
+        ["groups", group, "usage"] => match method {
+            "GET" => {
+                check_part("group", group)?;
+                Ok(Answer::ok(&account.standing(group).await?))
+            }
+            _ => Ok(not_allowed(method, "GET")),
+        },
+        ["leases"] => {
+            let leases = match method {
+                "GET" => None,
+                "PUT" => Some(Some(read_leases(request.json()?)?)),
+                "DELETE" => Some(None),
+                _ => return Ok(not_allowed(method, "GET, PUT, DELETE")),
+            };
+            if let Some(leases) = leases {
+                account.set_leases(leases).await?;
+            }
+            let leases = account.leases();
+            Ok(Answer::ok(&Leases { leases }))
+        }
+        ["holders"] => match method {
+            "GET" => {
+                let query: HoldersQuery = parse_query(&request.query)?;
+                let limit = query.limit();
+                let holders = account.holdings(query.after, limit).await?;
+                Ok(Answer::ok(&Holders { holders }))
+            }
+            _ => Ok(not_allowed(method, "GET")),
+        },
+        ["holders", client] => match method {
+            "DELETE" => {
+                check_part("client", client)?;
+                let ReleaseQuery { group, reason } = parse_query(&request.query)?;
+                let releasing = account.force_release(client, group.as_deref(), &reason);
+                Ok(Answer::ok(&releasing.await?))
+            }
+            _ => Ok(not_allowed(method, "DELETE")),
+        },
+        ["shards"] => match method {
+            "GET" => Ok(Answer::ok(
+                &account.shards_or_default(defaults.shards).await?,
+            )),
+            "PUT" => {
+                let shards = read_shards(request.json()?)?;
+                Ok(Answer::ok(&account.set_shards(shards).await?))
+            }
+            _ => Ok(not_allowed(method, "GET, PUT")),
+        },
+        // What only the worker itself asks.
+        ["known-shards"] => Ok(Answer::ok(&account.shards().await?)),
+        ["former-shards", version] if method == "DELETE" => {
+            let version = version.parse().map_err(|_| not_found())?;
+            account.forget_former(version).await?;
+            Ok(Answer::ok(&json!({})))
+        }
+        _ => Err(not_found()),
     }
-}
-
-fn refused(error: &JobError) -> Answer {
-    Answer::refusal(error.code(), &error.to_string(), error.field())
-}
-
-#[derive(Deserialize)]
-struct LimitText {
-    limit: Option<u64>,
-}
-
-/// The limit to set; `None` to take it back.
-fn given_limit(method: &str, body: &str) -> Result<Option<u64>, Answer> {
-    if method == "DELETE" {
-        return Ok(None);
-    }
-    let text: LimitText = parse_object(body)?;
-    let limit = text
-        .limit
-        .ok_or_else(|| Answer::invalid("limit", "is missing"))?;
-    Ok(Some(limit))
-}
-
-/// Tells null from a field that is missing.
-#[derive(Deserialize)]
-struct LeasesText {
-    #[serde(default, deserialize_with = "given")]
-    leases: Option<Option<LeaseOptions>>,
-}
-
-fn given<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Option<LeaseOptions>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
-}
-
-fn given_leases(method: &str, body: &str) -> Result<Option<Option<LeaseOptions>>, Answer> {
-    if method == "DELETE" {
-        return Ok(None);
-    }
-    let text: LeasesText = parse_object(body)?;
-    let leases = text
-        .leases
-        .ok_or_else(|| Answer::invalid("leases", "is missing"))?;
-    Ok(Some(leases))
 }

@@ -1,87 +1,110 @@
-//! What a request is answered with: a status and JSON.
+//! What a request is answered with: a status, a body and headers.
 
+use durably_http::ApiError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use wasm_bindgen::JsValue;
+use worker::js_sys::Array;
 
 /// An answer as it goes out.
 pub(crate) struct Answer {
     pub(crate) status: u16,
+    pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: String,
 }
 
-#[derive(Serialize)]
-struct Envelope<'a> {
-    error: Refusal<'a>,
-}
-
-#[derive(Serialize)]
-struct Refusal<'a> {
-    code: &'a str,
-    message: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<&'a str>,
-}
-
 impl Answer {
+    /// This, with a status of success.
+    pub(crate) fn new(status: u16, answer: &impl Serialize) -> Answer {
+        match serde_json::to_string(answer) {
+            Ok(body) => Answer {
+                status,
+                headers: Vec::new(),
+                body,
+            },
+            Err(error) => ApiError::new("unwritable_answer", error.to_string()).into(),
+        }
+    }
+
     /// 200, with this.
     pub(crate) fn ok(answer: &impl Serialize) -> Answer {
-        match serde_json::to_string(answer) {
-            Ok(body) => Answer { status: 200, body },
-            Err(error) => Answer::refusal("unwritable_answer", &error.to_string(), None),
-        }
+        Answer::new(200, answer)
     }
 
-    /// A refusal, as every door of durably writes it.
-    pub(crate) fn refusal(code: &str, message: &str, field: Option<&str>) -> Answer {
-        let error = Refusal {
-            code,
-            message,
-            field,
-        };
+    /// As JavaScript takes it: `[status, body, [[header, value], …]]`.
+    pub(crate) fn into_javascript(self) -> JsValue {
+        let headers: Array = self
+            .headers
+            .into_iter()
+            .map(|(name, value)| Array::of2(&name.into(), &value.into()))
+            .collect();
+        Array::of3(&self.status.into(), &self.body.into(), &headers).into()
+    }
+
+    /// As it came from an object of this worker, by RPC.
+    pub(crate) fn from_javascript(answer: &JsValue) -> Answer {
+        let answer = Array::from(answer);
+        let given = Array::from(&answer.get(2));
+        let headers = given.iter().filter_map(|header| {
+            let header = Array::from(&header);
+            let name = match header.get(0).as_string()?.as_str() {
+                "etag" => "etag",
+                "allow" => "allow",
+                "retry-after" => "retry-after",
+                _ => return None,
+            };
+            Some((name, header.get(1).as_string()?))
+        });
         Answer {
-            status: durably::error::http_status(code),
-            // Three texts: nothing of it can fail to be written.
-            body: serde_json::to_string(&Envelope { error }).unwrap_or_default(),
+            status: answer.get(0).as_f64().unwrap_or(500.0) as u16,
+            headers: headers.collect(),
+            body: answer.get(1).as_string().unwrap_or_default(),
         }
     }
 
-    /// A refusal of a field; `problem` completes the sentence "*field* …".
-    pub(crate) fn invalid(field: &str, problem: &str) -> Answer {
-        Answer::refusal("invalid", &format!("{field} {problem}"), Some(field))
-    }
-}
-
-/// Reads one JSON object, naming the field that is wrong.
-pub(crate) fn parse_object<T: DeserializeOwned>(json: &str) -> Result<T, Answer> {
-    if !json.trim_start().starts_with('{') {
-        let code = match serde_json::from_str::<serde::de::IgnoredAny>(json) {
-            Ok(_) => "invalid",
-            Err(_) => "malformed_json",
-        };
-        return Err(Answer::refusal(code, "this must be a JSON object", None));
-    }
-    let mut deserializer = serde_json::Deserializer::from_str(json);
-    let value: T = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let path = error.path().to_string();
-        let cause = error.inner();
-        match cause.classify() {
-            serde_json::error::Category::Data if path != "." => {
-                Answer::invalid(&path, &format!("is wrong: {cause}"))
-            }
-            serde_json::error::Category::Data => {
-                Answer::refusal("invalid", &cause.to_string(), None)
-            }
-            _ => not_json(cause),
+    /// What is answered, if it is no refusal.
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        if self.status >= 300 {
+            let error = ApiError::from_json(&self.body);
+            return Err(error.unwrap_or_else(|| unreadable(&self.body)));
         }
-    })?;
-    deserializer.end().map_err(|error| not_json(&error))?;
-    Ok(value)
+        serde_json::from_str(&self.body).map_err(|error| unreadable(&error.to_string()))
+    }
 }
 
-fn not_json(error: &serde_json::Error) -> Answer {
-    Answer::refusal(
-        "malformed_json",
-        &format!("this is not JSON: {error}"),
-        None,
+fn unreadable(problem: &str) -> ApiError {
+    ApiError::new(
+        "unreadable_answer",
+        format!("an object of the worker gave an answer that cannot be read: {problem}"),
     )
+}
+
+impl From<ApiError> for Answer {
+    fn from(error: ApiError) -> Answer {
+        let header = error.header();
+        Answer {
+            status: error.status(),
+            headers: header
+                .into_iter()
+                .map(|(name, value)| (name, value.to_owned()))
+                .collect(),
+            body: error.to_json(),
+        }
+    }
+}
+
+/// Nothing is at a path.
+pub(crate) fn not_found() -> ApiError {
+    ApiError::new("not_found", "nothing is here: docs/http.md lists the paths")
+}
+
+/// A path takes other methods.
+pub(crate) fn not_allowed(method: &str, allowed: &str) -> Answer {
+    let refusal = ApiError::new(
+        "method_not_allowed",
+        format!("{method} is not possible here, only {allowed}"),
+    );
+    let mut answer = Answer::from(refusal);
+    answer.headers.push(("allow", allowed.to_owned()));
+    answer
 }

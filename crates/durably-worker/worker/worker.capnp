@@ -1,9 +1,13 @@
 using Workerd = import "/workerd/workerd.capnp";
 
+# The ready-made worker under plain workerd. Its settings come from the environment, each as DURABLY_ and its
+# name; those that are not set have their defaults.
 const config :Workerd.Config = (
   services = [
     (name = "durably", worker = .durably),
     (name = "disk", disk = (writable = true)),
+    # The endpoint of jobs may be on this machine or in its network.
+    (name = "internet", network = (allow = ["public", "private"], tlsOptions = (trustBrowserCas = true))),
   ],
   sockets = [(name = "http", http = (), service = "durably")],
 );
@@ -16,7 +20,30 @@ const durably :Workerd.Worker = (
     (name = "durably_piece0.js", esModule = embed "durably_piece0.js"),
     (name = "durably_bg.wasm", wasm = embed "durably_bg.wasm"),
   ],
-  durableObjectNamespaces = [(className = "AccountLimit", uniqueKey = "durably-account-limit", enableSql = true)],
+  durableObjectNamespaces = [
+    (className = "AccountLimit", uniqueKey = "durably-account-limit", enableSql = true),
+    (className = "JobShard", uniqueKey = "durably-job-shard", enableSql = true),
+  ],
   durableObjectStorage = (localDisk = "disk"),
-  bindings = [(name = "ACCOUNT_LIMIT", durableObjectNamespace = "AccountLimit")],
+  bindings = [
+    (name = "ACCOUNT_LIMIT", durableObjectNamespace = "AccountLimit"),
+    (name = "JOB_SHARD", durableObjectNamespace = "JobShard"),
+    (name = "API_TOKEN", fromEnvironment = "DURABLY_API_TOKEN"),
+    (name = "DEFAULT_LIMIT", fromEnvironment = "DURABLY_DEFAULT_LIMIT"),
+    (name = "DEFAULT_GROUP_LIMIT", fromEnvironment = "DURABLY_DEFAULT_GROUP_LIMIT"),
+    (name = "DEFAULT_LEASES", fromEnvironment = "DURABLY_DEFAULT_LEASES"),
+    (name = "ROUND_WAIT_MS", fromEnvironment = "DURABLY_ROUND_WAIT_MS"),
+    (name = "ROUND_PERIOD_MS", fromEnvironment = "DURABLY_ROUND_PERIOD_MS"),
+    (name = "GRANT_TIMEOUT_MS", fromEnvironment = "DURABLY_GRANT_TIMEOUT_MS"),
+    (name = "ALARM_MIN_DELAY_MS", fromEnvironment = "DURABLY_ALARM_MIN_DELAY_MS"),
+    (name = "SHARDS_PER_ACCOUNT", fromEnvironment = "DURABLY_SHARDS_PER_ACCOUNT"),
+    (name = "JOB_URL", fromEnvironment = "DURABLY_JOB_URL"),
+    (name = "JOB_CONCURRENCY", fromEnvironment = "DURABLY_JOB_CONCURRENCY"),
+    (name = "JOB_ATTEMPTS", fromEnvironment = "DURABLY_JOB_ATTEMPTS"),
+    (name = "JOB_TIMEOUT_MS", fromEnvironment = "DURABLY_JOB_TIMEOUT_MS"),
+    (name = "MAX_BODY_BYTES", fromEnvironment = "DURABLY_MAX_BODY_BYTES"),
+    (name = "MAX_QUEUE_LENGTH", fromEnvironment = "DURABLY_MAX_QUEUE_LENGTH"),
+    (name = "RETENTION_MS", fromEnvironment = "DURABLY_RETENTION_MS"),
+    (name = "LOCATION_HINT", fromEnvironment = "DURABLY_LOCATION_HINT"),
+  ],
 );

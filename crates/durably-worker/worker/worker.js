@@ -1,62 +1,91 @@
-// Declares the classes of the worker to the platform, and finds the object that a request is for.
+// Declares the classes of the worker to the platform, and hands requests to their halves in Rust.
 import { DurableObject } from "cloudflare:workers";
-import { AccountLimitHalf } from "./durably.js";
+import { AccountLimitHalf, JobShardHalf, request as answer } from "./durably.js";
 
-const refusal = (status, code, message) => Response.json({ error: { code, message } }, { status });
+/** What all classes have: the object, whose half in Rust is built with its state and the worker's settings. */
+class DurablyObject extends DurableObject {
+  half;
 
-/** The budget of one account, which is the object's name. */
-export class AccountLimit extends DurableObject {
-  #half;
-
-  constructor(ctx, env) {
+  constructor(ctx, env, Half) {
     super(ctx, env);
-    this.#half = new AccountLimitHalf(ctx, Number(env.DEFAULT_LIMIT ?? 10));
+    this.half = new Half(ctx, env);
   }
 
-  /** The HTTP API of an account: `/v1/accounts/{account}/…` and `/v1/holders/{key}/messages`. */
-  async fetch(request) {
-    const [, , , ...path] = segments(request);
-    const [status, body] = await this.#half.request(request.method, path, await request.text());
-    return new Response(body, { status, headers: { "content-type": "application/json" } });
-  }
-
-  /** By RPC: a message of the semaphore in, its reply out. Fails with the refusal as its message. */
-  async permits(message) {
-    const [status, body] = await this.#half.request("POST", ["messages"], JSON.stringify(message));
-    if (status !== 200) throw new Error(body);
-    return JSON.parse(body);
+  /** By RPC, for the worker itself: a request whose path follows the object's name. */
+  request(method, path, query, contentType, body) {
+    return this.half.request(method, path, query, contentType, body);
   }
 
   /** By RPC: rows, requests and alarms since the object was built, as they are billed. */
   counters() {
-    return JSON.parse(this.#half.counters());
+    return JSON.parse(this.half.counters());
   }
 
   alarm(info) {
-    return this.#half.alarm(info?.retryCount ?? 0);
+    return this.half.alarm(info?.retryCount ?? 0);
   }
 }
 
-function segments(request) {
-  return new URL(request.url).pathname.slice(1).split("/").map(decodeURIComponent);
+/** The budget of one account, which is the object's name. */
+export class AccountLimit extends DurablyObject {
+  constructor(ctx, env) {
+    super(ctx, env, AccountLimitHalf);
+  }
+
+  /** The HTTP API of an account: `/v1/accounts/{account}/…` and `/v1/holders/{key}/messages`. */
+  async fetch(request) {
+    const { method, path, query, contentType, body } = await read(request);
+    return respond(await this.request(method, path.slice(3), query, contentType, body));
+  }
+
+  /** By RPC: a message of the semaphore in, its reply out. Fails with the refusal as its message. */
+  async permits(message) {
+    const text = JSON.stringify(message) ?? "null";
+    const [status, body] = await this.request("POST", ["messages"], "", undefined, text);
+    if (status !== 200) throw new Error(body);
+    return JSON.parse(body);
+  }
+}
+
+/** A queue of jobs, and what runs them. */
+export class JobShard extends DurablyObject {
+  constructor(ctx, env) {
+    super(ctx, env, JobShardHalf);
+  }
+}
+
+/** A request as texts. Fails if its path is no percent-encoded UTF-8. */
+async function read(request) {
+  const { pathname, search } = new URL(request.url);
+  return {
+    method: request.method,
+    path: pathname.slice(1).split("/").map(decodeURIComponent),
+    query: search.slice(1),
+    contentType: request.headers.get("content-type") ?? undefined,
+    body: await request.text(),
+  };
+}
+
+function respond([status, body, headers]) {
+  return new Response(body, { status, headers: { "content-type": "application/json", ...Object.fromEntries(headers) } });
+}
+
+function refusal(status, code, message) {
+  return Response.json({ error: { code, message } }, { status });
 }
 
 export default {
-  async fetch(request, env) {
-    let path;
+  async fetch(request, env, ctx) {
+    let texts;
     try {
-      path = segments(request);
-    } catch {
-      return refusal(400, "malformed_request", "the path is not percent-encoded UTF-8");
+      texts = await read(request);
+    } catch (error) {
+      return refusal(400, "malformed_request", `the path is not percent-encoded UTF-8, or the body broke off: ${error.message}`);
     }
-    const [version, room, name] = path;
-    if (version === "v1" && room === "health") return Response.json({ status: "ok" });
-    if (version !== "v1" || (room !== "accounts" && room !== "holders") || !name) {
-      return refusal(404, "not_found", "nothing is here: docs/http.md lists the paths");
-    }
-    if (!env.ACCOUNT_LIMIT) {
-      return refusal(500, "missing_binding", "bind the class AccountLimit to the name ACCOUNT_LIMIT");
-    }
-    return env.ACCOUNT_LIMIT.getByName(name).fetch(request);
+    const { method, path, query, contentType, body } = texts;
+    const authorization = request.headers.get("authorization") ?? undefined;
+    const answered = await answer(env, ctx, authorization, method, path, query, contentType, body);
+    if (answered) return respond(answered);
+    return refusal(404, "not_found", `nothing is at ${new URL(request.url).pathname}: docs/http.md lists the paths`);
   },
 };

@@ -36,6 +36,8 @@ fn convert(library: &Path, folder: &Path, name: &str) -> Result<(), String> {
     Bindgen::new()
         .input_path(library)
         .out_name(name)
+        // A fifth of the whole, for names that only a debugger shows: panics say file and line without.
+        .remove_name_section(true)
         // `true`: as a module whose wasm is imported, not fetched.
         .module(true)
         .and_then(|bindgen| bindgen.typescript(false).generate(folder))

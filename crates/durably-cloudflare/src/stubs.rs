@@ -1,0 +1,222 @@
+//! The way to objects of other classes, and to the holders among them.
+//!
+//! Decided here: how an object is found by its name, and what the failures of a call mean. Objects are
+//! called by RPC; what a method takes and answers is the class's matter.
+
+use std::fmt;
+use std::future::Future;
+use std::rc::Rc;
+
+use durably::error::http_status;
+use durably::host::LocalFuture;
+use durably::semaphore::client::{ClientError, HolderCall, HolderFn, holder_fn};
+use durably::semaphore::protocol::Reply;
+use js_sys::{Array, Function, JSON, Object, Promise, Reflect};
+use serde::Deserialize;
+use wasm_bindgen::{JsCast, JsValue};
+use wasm_bindgen_futures::JsFuture;
+
+use crate::javascript::exception_text;
+
+/// Where Cloudflare should put the objects of names that have none yet: `weur`, `enam` and so on. It is a
+/// wish, and heard only when an object comes to be.
+type LocationHint = dyn Fn(&str) -> Option<String>;
+
+/// The objects of one class, by name.
+#[derive(Clone)]
+pub struct ObjectStubs {
+    namespace: JsValue,
+    binding: Rc<str>,
+    hint: Option<Rc<LocationHint>>,
+}
+
+impl fmt::Debug for ObjectStubs {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("ObjectStubs");
+        shown
+            .field("binding", &self.binding)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The worker's configuration lacks a binding.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "nothing is bound to the name {binding}: add {{ \"name\": \"{binding}\", \"class_name\": \"{class}\" }} to \
+     durable_objects.bindings in the worker's wrangler.jsonc, and the class to new_sqlite_classes of its migrations"
+)]
+pub struct MissingBinding {
+    binding: String,
+    class: &'static str,
+}
+
+impl MissingBinding {
+    /// A stable name for programs.
+    pub fn code(&self) -> &'static str {
+        "missing_binding"
+    }
+}
+
+/// Why an object did not answer a call.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StubError {
+    /// The object threw, or was not reached: what the exception says.
+    #[error("{0}")]
+    Thrown(String),
+    /// Its class has no such method.
+    #[error(
+        "{binding} is bound to a class without the method {method}: bind it to the class that it is meant for ({told})"
+    )]
+    WrongClass {
+        /// The name of the binding.
+        binding: String,
+        /// The method that was called.
+        method: String,
+        /// What the platform says.
+        told: String,
+    },
+}
+
+impl ObjectStubs {
+    /// The objects of `class`, which the worker's environment has under the name `binding`.
+    ///
+    /// # Errors
+    ///
+    /// [`MissingBinding`] if there is no namespace of that name.
+    pub fn new(
+        environment: &JsValue,
+        binding: &str,
+        class: &'static str,
+    ) -> Result<ObjectStubs, MissingBinding> {
+        let namespace = Reflect::get(environment, &binding.into()).unwrap_or(JsValue::UNDEFINED);
+        let by_name = Reflect::get(&namespace, &"getByName".into());
+        if !by_name.is_ok_and(|method| method.is_function()) {
+            return Err(MissingBinding {
+                binding: binding.to_owned(),
+                class,
+            });
+        }
+        Ok(ObjectStubs {
+            namespace,
+            binding: binding.into(),
+            hint: None,
+        })
+    }
+
+    /// The same, with a wish where objects that are not there yet come to be.
+    pub fn with_location_hints(
+        mut self,
+        hint: impl Fn(&str) -> Option<String> + 'static,
+    ) -> ObjectStubs {
+        self.hint = Some(Rc::new(hint));
+        self
+    }
+
+    /// Calls a method of the object of this name by RPC. The call begins at once.
+    ///
+    /// # Errors
+    ///
+    /// [`StubError`].
+    pub fn call(
+        &self,
+        name: &str,
+        method: &str,
+        arguments: &Array,
+    ) -> impl Future<Output = Result<JsValue, StubError>> + use<> {
+        let begun = self.begin(name, method, arguments);
+        let (binding, method) = (self.binding.clone(), method.to_owned());
+        async move {
+            let answer = match begun {
+                Ok(promise) => JsFuture::from(promise).await,
+                Err(exception) => Err(exception),
+            };
+            answer.map_err(|exception| {
+                let told = exception_text(&exception);
+                match told.contains("does not implement") {
+                    true => StubError::WrongClass {
+                        binding: (*binding).to_owned(),
+                        method,
+                        told,
+                    },
+                    false => StubError::Thrown(told),
+                }
+            })
+        }
+    }
+
+    fn begin(&self, name: &str, method: &str, arguments: &Array) -> Result<Promise, JsValue> {
+        let options = Object::new();
+        if let Some(hint) = self.hint.as_ref().and_then(|hint| hint(name)) {
+            Reflect::set(&options, &"locationHint".into(), &hint.into())?;
+        }
+        let by_name: Function = Reflect::get(&self.namespace, &"getByName".into())?.dyn_into()?;
+        let stub = by_name.call2(&self.namespace, &name.into(), &options)?;
+        let method: Function = Reflect::get(&stub, &method.into())?.dyn_into()?;
+        // Whatever thenable RPC answers with becomes a promise.
+        Ok(Promise::resolve(&Reflect::apply(
+            &method, &stub, arguments,
+        )?))
+    }
+}
+
+/// What a [`SemaphoreClient`](durably::semaphore::client::SemaphoreClient) sends its messages through to holders
+/// that are Durable Objects, each named like its key: those of a class with the method `permits(message)`.
+pub fn holder_stubs(
+    stubs: ObjectStubs,
+) -> HolderFn<impl Fn(HolderCall) -> LocalFuture<Result<Reply, ClientError>> + Clone> {
+    holder_fn(move |call: HolderCall| {
+        let stubs = stubs.clone();
+        let answer: LocalFuture<_> = Box::pin(async move { ask(&stubs, call).await });
+        answer
+    })
+}
+
+async fn ask(stubs: &ObjectStubs, call: HolderCall) -> Result<Reply, ClientError> {
+    let text = serde_json::to_string(&call.message).map_err(ClientError::unreachable)?;
+    let message = JSON::parse(&text).map_err(|exception| thrown(&exception))?;
+    let answer = stubs
+        .call(&call.key, "permits", &Array::of1(&message))
+        .await;
+    let answer = answer.map_err(|error| refusal(&error))?;
+    let text = JSON::stringify(&answer).map_err(|exception| thrown(&exception))?;
+    Ok(Reply::from_json(String::from(text).as_bytes())?)
+}
+
+fn thrown(exception: &JsValue) -> ClientError {
+    ClientError::unreachable(exception_text(exception))
+}
+
+/// What a holder's refusal says: the message of the error that `permits` throws.
+#[derive(Deserialize)]
+struct Refusal {
+    error: Told,
+}
+
+#[derive(Deserialize)]
+struct Told {
+    code: String,
+    message: String,
+}
+
+fn refusal(error: &StubError) -> ClientError {
+    let StubError::Thrown(text) = error else {
+        return ClientError::Refused {
+            code: "wrong_class".to_owned(),
+            message: error.to_string(),
+            retryable: false,
+        };
+    };
+    match serde_json::from_str(text) {
+        Ok(Refusal {
+            error: Told { code, message },
+        }) => {
+            let status = http_status(&code);
+            ClientError::Refused {
+                retryable: status >= 500 || status == 429,
+                code,
+                message,
+            }
+        }
+        Err(_) => ClientError::unreachable(text.clone()),
+    }
+}
