@@ -77,6 +77,16 @@ pub enum StubError {
     },
 }
 
+impl StubError {
+    /// A stable name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            StubError::Thrown(_) => "object_ended",
+            StubError::WrongClass { .. } => "wrong_class",
+        }
+    }
+}
+
 impl ObjectStubs {
     /// The objects of `class`, which the worker's environment has under the name `binding`.
     ///
@@ -201,7 +211,7 @@ struct Told {
 fn refusal(error: &StubError) -> ClientError {
     let StubError::Thrown(text) = error else {
         return ClientError::Refused {
-            code: "wrong_class".to_owned(),
+            code: error.code().to_owned(),
             message: error.to_string(),
             retryable: false,
         };

@@ -125,7 +125,7 @@ pub(crate) fn ask(
         match answer.await {
             Ok(answer) => Answer::from_javascript(&answer),
             // What the object had done until then stands; nobody knows how far it came.
-            Err(error) => ApiError::new("object_ended", error.to_string()).into(),
+            Err(error) => ApiError::new(error.code(), error.to_string()).into(),
         }
     }
 }

@@ -372,6 +372,7 @@ pub enum Reply {
 const VERSION: u64 = 1;
 
 #[derive(Deserialize)]
+#[serde(expecting = "a message, which is a JSON object")]
 struct Head {
     r#type: String,
     v: u64,

@@ -1,0 +1,38 @@
+using Workerd = import "/workerd/workerd.capnp";
+
+const config :Workerd.Config = (
+  services = [
+    (name = "faulty", worker = .faulty),
+    (name = "disk", disk = (writable = true)),
+  ],
+  sockets = [(name = "http", http = (), service = "faulty")],
+);
+
+const faulty :Workerd.Worker = (
+  compatibilityDate = "2026-01-01",
+  modules = [
+    (name = "faulty.js", esModule = embed "worker.js"),
+    (name = "ready.js", esModule = embed "../durably/worker.js"),
+    (name = "durably.js", esModule = embed "../durably/durably.js"),
+    (name = "durably_piece0.js", esModule = embed "../durably/durably_piece0.js"),
+    (name = "durably_bg.wasm", wasm = embed "../durably/durably_bg.wasm"),
+  ],
+  durableObjectNamespaces = [
+    (className = "AccountLimit", uniqueKey = "faulty-account-limit", enableSql = true),
+    (className = "JobShard", uniqueKey = "faulty-job-shard", enableSql = true),
+    (className = "Plain", uniqueKey = "faulty-plain", enableSql = true),
+    (className = "WronglySet", uniqueKey = "faulty-wrongly-set", enableSql = true),
+    (className = "WithoutSqlite", uniqueKey = "faulty-without-sqlite"),
+  ],
+  durableObjectStorage = (localDisk = "disk"),
+  bindings = [
+    (name = "ACCOUNT_LIMIT", durableObjectNamespace = "AccountLimit"),
+    (name = "JOB_SHARD", durableObjectNamespace = "JobShard"),
+    (name = "PLAIN", durableObjectNamespace = "Plain"),
+    (name = "WRONGLY_SET", durableObjectNamespace = "WronglySet"),
+    (name = "WITHOUT_SQLITE", durableObjectNamespace = "WithoutSqlite"),
+    (name = "JOB_URL", text = "http://127.0.0.1:1/"),
+    (name = "SHARDS_PER_ACCOUNT", text = "2"),
+    (name = "ROUND_WAIT_MS", text = "20"),
+  ],
+);
