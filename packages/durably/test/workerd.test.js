@@ -1,8 +1,9 @@
-// A worker in JavaScript asks a Rust holder by RPC, in a real workerd: the binary that DURABLY_WORKERD names,
-// with the ready-made worker in the folder DURABLY_WORKERS, both as `.ci/cloudflare` makes them.
+// Workers ask a Rust holder by RPC, in a real workerd: the binary that DURABLY_WORKERD names, with the ready-made
+// worker in the folder DURABLY_WORKERS, both as `.ci/cloudflare` makes them. One is in JavaScript, the other, with objects of
+// its own, is the example in TypeScript.
 
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { mkdir, mkdtemp, readdir, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -15,6 +16,7 @@ const skip = binary && workers ? false : "DURABLY_WORKERD and DURABLY_WORKERS na
 const source = fileURLToPath(new URL("../src/", import.meta.url));
 let folder = "";
 let base = "";
+let reports = "";
 /** @type {import("node:child_process").ChildProcess} */ let workerd;
 
 // Each request has a client of its own; one with a message passes that on as it is.
@@ -60,10 +62,12 @@ const config :Workerd.Config = (
   services = [
     (name = "durably", worker = Holder.durably),
     (name = "client", worker = .client),
+    (name = "reports", worker = .reports),
     (name = "disk", disk = (writable = true)),
   ],
   sockets = [
     (name = "http", address = "127.0.0.1:0", http = (), service = "client"),
+    (name = "reports", address = "127.0.0.1:0", http = (), service = "reports"),
     (name = "holders", address = "127.0.0.1:0", http = (), service = "durably"),
   ],
 );
@@ -73,17 +77,39 @@ const client :Workerd.Worker = (
   modules = [${[wire("client.js"), ...modules].join(", ")}],
   bindings = [(name = "HOLDERS", durableObjectNamespace = (className = "AccountLimit", serviceName = "durably"))],
 );
+
+# The package is found as npm would have it, by its name.
+const reports :Workerd.Worker = (
+  compatibilityDate = "2026-01-01",
+  modules = [
+    (name = "reports.js", esModule = embed "built/examples/reports.js"),
+    (name = "durably", esModule = embed "entry.js"),
+    ${modules.join(",\n    ")}
+  ],
+  durableObjectNamespaces = [(className = "Reports", uniqueKey = "reports", enableSql = true)],
+  durableObjectStorage = (localDisk = "disk"),
+  bindings = [
+    (name = "REPORTS", durableObjectNamespace = "Reports"),
+    (name = "HOLDERS", durableObjectNamespace = (className = "AccountLimit", serviceName = "durably")),
+  ],
+);
 `;
+  await writeFile(join(folder, "entry.js"), 'export * from "./durably/index.js";\n');
+  const compiler = fileURLToPath(new URL("../node_modules/typescript/bin/tsc", import.meta.url));
+  const project = fileURLToPath(new URL("../examples", import.meta.url));
+  execFileSync(process.execPath, [compiler, "-p", project, "--outDir", join(folder, "built")], { stdio: "inherit" });
   await writeFile(join(folder, "config.capnp"), config);
   const disk = `--directory-path=disk=${join(folder, "disk")}`;
   const args = ["serve", join(folder, "config.capnp"), "config", "--control-fd", "1", disk];
   workerd = spawn(binary, args, { stdio: ["ignore", "pipe", "inherit"] });
   assert.ok(workerd.stdout);
   const lines = createInterface(workerd.stdout);
-  base = await new Promise((resolve, reject) => {
+  await new Promise((resolve, reject) => {
     lines.on("line", (line) => {
       const { socket, port } = JSON.parse(line);
-      if (socket === "http") resolve(`http://127.0.0.1:${port}`);
+      if (socket === "http") base = `http://127.0.0.1:${port}`;
+      if (socket === "reports") reports = `http://127.0.0.1:${port}`;
+      if (base && reports) resolve(undefined);
     });
     lines.on("close", () => reject(new Error("workerd ended instead of listening")));
   });
@@ -122,4 +148,14 @@ test("what the Rust holder refuses keeps its code on the way", { skip }, async (
   const message = { type: "sync", v: 1, clientId: "", grants: [] };
   const { code, field } = await ask({ key: "acme", message });
   assert.deepEqual([code, field], ["malformed", "clientId"]);
+});
+
+test("a worker in TypeScript keeps the work of its own objects within a Rust holder's limit", { skip }, async () => {
+  const names = Array.from({ length: 25 }, (_, number) => `report-${String(number).padStart(2, "0")}`);
+  const made = await Promise.all(names.map((name) => fetch(`${reports}/acme/${name}`, { method: "POST" })));
+  assert.deepEqual(new Set(made.map(({ status }) => status)), new Set([201]));
+  assert.deepEqual(await (await fetch(`${reports}/acme`)).json(), names);
+  // All came back: the holder gives its whole limit to another.
+  const all = await ask({ key: "acme", group: "nightly", permits: 10, waitMs: 0, runMs: 0 });
+  assert.deepEqual(all, { permits: 10, lost: false });
 });
