@@ -4,7 +4,7 @@
 use durably::jobs::{JobRouter, check_part};
 use durably_cloudflare::MissingBinding;
 use durably_http::job::{self, CancelQuery, Item};
-use durably_http::{ApiError, BodyKind, body_too_large, kind, parse_query};
+use durably_http::{ApiError, BodyKind, body_too_large, kind, not_json_kind, parse_query};
 use serde::Serialize;
 use serde_json::json;
 use wasm_bindgen::JsValue;
@@ -111,6 +111,10 @@ async fn to_account(
         .is_some_and(|part| INTERNAL.contains(&part.as_str()))
     {
         return Err(not_found());
+    }
+    let is_message = forwarded.path == ["messages"] && forwarded.method == "POST";
+    if is_message && kind(request.content_type.as_deref()) != Some(BodyKind::Json) {
+        return Err(not_json_kind());
     }
     Ok(ask(&stubs, account, forwarded).await)
 }
