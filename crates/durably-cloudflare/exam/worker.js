@@ -1,7 +1,7 @@
-// Declares the exam's class to the platform, and is the examiner's way to it: a POST of
-// {object, action, request} to any path.
+// Declares the exam's classes to the platform, and is the examiners' way to them: a POST to any path, of
+// {object, action, request} for the host exam, of {publisher, case} for that of publishers.
 import { DurableObject } from "cloudflare:workers";
-import { Exam } from "./exam.js";
+import { Exam, ShelfHalf, examine_publisher, publisher_cases } from "./exam.js";
 
 export class ExamObject extends DurableObject {
   #inner;
@@ -26,9 +26,32 @@ export class ExamObject extends DurableObject {
   }
 }
 
+export class ShelfObject extends DurableObject {
+  #inner;
+
+  constructor(ctx, env) {
+    super(ctx, env);
+    this.#inner = new ShelfHalf(ctx);
+  }
+
+  shelf(group, text) {
+    return this.#inner.shelf(group, text);
+  }
+}
+
+async function examine(env, publisher, name) {
+  try {
+    if (name === undefined) return Response.json(publisher_cases(env, publisher));
+    return Response.json(await examine_publisher(env, publisher, name));
+  } catch (error) {
+    return Response.json(String(error));
+  }
+}
+
 export default {
   async fetch(request, env) {
-    const { object, action, request: step } = await request.json();
+    const { object, action, request: step, publisher, case: name } = await request.json();
+    if (publisher) return examine(env, publisher, name);
     const stub = env.EXAM.getByName(object);
     try {
       if (action === "abort") {

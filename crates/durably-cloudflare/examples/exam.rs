@@ -1,7 +1,11 @@
-//! The worker that takes the host exam: one class, whose objects do the steps of the exam's cases.
-//! `exam/worker.js` declares it to the platform and passes on what the examiner in `tests/exam.rs` asks.
+//! The worker that takes the exams: of the host, by a class whose objects do the steps of the exam's
+//! cases, and of the publishers, see `publishers.rs` in the next folder. `exam/worker.js` declares the classes to
+//! the platform and passes on what the examiners in `tests` ask.
 #![cfg(target_arch = "wasm32")]
 #![allow(missing_docs, reason = "nobody uses it as a library")]
+
+#[path = "../exam/publishers.rs"]
+pub mod publishers;
 
 use durably::testing::ExamObject;
 use durably_cloudflare::DurableInstance;

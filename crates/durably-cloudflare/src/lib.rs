@@ -15,6 +15,8 @@ mod numbers;
 #[cfg(any(test, target_arch = "wasm32"))]
 mod parameters;
 
+pub mod publishers;
+
 #[cfg(target_arch = "wasm32")]
 mod counters;
 #[cfg(target_arch = "wasm32")]

@@ -1,17 +1,14 @@
 //! Which object is meant: its file and its thread follow from class and name, its id also from the
 //! data folder.
 
-use std::fmt::Write;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 
+use durably::names::{hexadecimal, safe_name};
 use sha2::{Digest, Sha256};
 
 /// The longest name, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 512;
-
-/// How much of a name shows in the name of its file.
-const READABLE_CHARACTERS: usize = 40;
 
 /// The identity of an object.
 #[derive(Debug)]
@@ -99,28 +96,6 @@ impl Key {
 /// Where the files of a class's objects are.
 pub(crate) fn class_folder(data: &Path, class: &str) -> PathBuf {
     data.join("objects").join(class)
-}
-
-/// A name that every file system takes and that no other hash shares: what is readable of `name`, and
-/// the hash.
-pub(crate) fn safe_name(name: &str, hash: &[u8; 16]) -> String {
-    let readable: String = name
-        .chars()
-        .take(READABLE_CHARACTERS)
-        .map(|character| match character {
-            'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => character,
-            _ => '_',
-        })
-        .collect();
-    format!("{readable}-{}", hexadecimal(hash))
-}
-
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing into a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Whether a class can name a folder.

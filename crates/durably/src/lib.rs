@@ -18,6 +18,7 @@ pub mod jobs;
 pub mod layers;
 pub mod lifecycle;
 pub mod migrations;
+pub mod names;
 pub mod operations;
 pub mod outbox;
 mod rendezvous;

@@ -9,10 +9,11 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use durably::topology::{
-    Audience, Convergence, Draft, Edition, Incarnation, TopologyError, Updated,
+    Audience, Convergence, Draft, Edition, Expected, GroupChange, Incarnation, Patch,
+    TopologyError, Updated,
 };
 use durably_http::ApiError;
-use durably_native::topology::{Change, Expected, Patch, PublishedGroup};
+use durably_native::topology::PublishedGroup;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -37,7 +38,7 @@ pub(super) async fn put(
     headers: HeaderMap,
     body: Body,
 ) -> Answer<Response> {
-    let draft = |value| Ok(Change::Draft(Draft::from_json(value)?));
+    let draft = |value| Ok(GroupChange::Draft(Draft::from_json(value)?));
     update(&api, path, &headers, body, draft).await
 }
 
@@ -48,7 +49,7 @@ pub(super) async fn patch(
     headers: HeaderMap,
     body: Body,
 ) -> Answer<Response> {
-    let patch = |value| Ok(Change::Patch(Patch::from_json(value)?));
+    let patch = |value| Ok(GroupChange::Patch(Patch::from_json(value)?));
     update(&api, path, &headers, body, patch).await
 }
 
@@ -57,7 +58,7 @@ async fn update(
     path: GroupPath,
     headers: &HeaderMap,
     body: Body,
-    read: impl FnOnce(Value) -> Result<Change, TopologyError>,
+    read: impl FnOnce(Value) -> Result<GroupChange, TopologyError>,
 ) -> Answer<Response> {
     let Path((topology, group)) = path?;
     let expected = expected(headers)?;

@@ -1,4 +1,5 @@
 //! A real workerd that serves a built worker, with its objects in a folder of its own.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -21,9 +22,14 @@ pub(crate) fn client() -> reqwest::Client {
     reqwest::Client::new()
 }
 
+/// What runs node, and finds miniflare.
+const NODE: &str = "DURABLY_NODE";
+
 /// A process of workerd, killed when it is dropped.
 pub(crate) struct Workerd {
     worker: &'static str,
+    /// Miniflare starts it, which brings its simulators of KV and R2.
+    simulated: bool,
     folder: TempDir,
     process: RefCell<Option<Child>>,
     port: Cell<u64>,
@@ -31,10 +37,21 @@ pub(crate) struct Workerd {
 
 impl Workerd {
     pub(crate) async fn start(worker: &'static str) -> Workerd {
+        Workerd::begin(worker, false).await
+    }
+
+    /// The same started by miniflare, with the bindings that the worker's `miniflare.mjs` has. It cannot be
+    /// killed whole.
+    pub(crate) async fn in_miniflare(worker: &'static str) -> Workerd {
+        Workerd::begin(worker, true).await
+    }
+
+    async fn begin(worker: &'static str, simulated: bool) -> Workerd {
         let folder = TempDir::new().expect("a folder for objects");
-        let (process, port) = serve(worker, &folder).await;
+        let (process, port) = serve(worker, &folder, simulated).await;
         Workerd {
             worker,
+            simulated,
             folder,
             process: RefCell::new(Some(process)),
             port: Cell::new(port),
@@ -51,24 +68,40 @@ impl Workerd {
         let mut process = process.expect("nobody else restarts it meanwhile");
         process.kill().await.expect("workerd is killed");
         tokio::time::sleep(away).await;
-        let (process, port) = serve(self.worker, &self.folder).await;
+        let (process, port) = serve(self.worker, &self.folder, self.simulated).await;
         self.process.replace(Some(process));
         self.port.set(port);
     }
 }
 
-async fn serve(worker: &str, folder: &TempDir) -> (Child, u64) {
+async fn serve(worker: &str, folder: &TempDir, simulated: bool) -> (Child, u64) {
     let place = |variable: &str| {
         let value = std::env::var_os(variable);
         PathBuf::from(value.unwrap_or_else(|| panic!("{variable} is set by .ci/cloudflare")))
     };
-    let mut process = Command::new(place(BINARY))
-        .arg("serve")
-        .arg(place(WORKERS).join(worker).join("worker.capnp"))
-        .arg("config")
-        .args(["--socket-addr", "http=127.0.0.1:0", "--control-fd", "1"])
-        .arg(format!("--directory-path=disk={}", folder.path().display()))
-        .stdin(Stdio::null())
+    let place_of_worker = place(WORKERS).join(worker);
+    let mut command = match simulated {
+        false => Command::new(place(BINARY)),
+        true => Command::new(place(NODE)),
+    };
+    if simulated {
+        command
+            .arg("node")
+            .arg(place_of_worker.join("miniflare.mjs"))
+            .arg(&place_of_worker)
+            .arg(folder.path())
+            // It ends when nobody holds the other side.
+            .stdin(Stdio::piped());
+    } else {
+        command
+            .arg("serve")
+            .arg(place_of_worker.join("worker.capnp"))
+            .arg("config")
+            .args(["--socket-addr", "http=127.0.0.1:0", "--control-fd", "1"])
+            .arg(format!("--directory-path=disk={}", folder.path().display()))
+            .stdin(Stdio::null());
+    }
+    let mut process = command
         .stdout(Stdio::piped())
         // It tells of every panic and every reset, which are many here and on purpose.
         .stderr(Stdio::null())

@@ -20,12 +20,10 @@ use std::time::Duration;
 
 use durably::error::BoxError;
 use durably::host::LocalFuture;
-use durably::topology::{Edition, Landing, Publication, Publisher, Source, Verdict};
+use durably::topology::{Edition, Landing, Place, Publication, Publisher, Source, Verdict};
 use futures::future::{BoxFuture, ErrInto, FutureExt, TryFutureExt};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
-
-use super::names::{FOLDERS, Place, folder_name};
 
 /// How long a call waits before it tries another process's lock again, at first and at most.
 const LOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
@@ -74,7 +72,7 @@ impl FolderPublisher {
         })?;
         Ok(FolderPublisher {
             folder: folder.into(),
-            turns: (0..FOLDERS).map(|_| Arc::default()).collect(),
+            turns: (0..Place::FOLDERS).map(|_| Arc::default()).collect(),
         })
     }
 
@@ -145,7 +143,7 @@ impl FolderReader {
         let folder = self.folder.clone();
         async move {
             aside(move || {
-                let folder = folder.join(folder_name(place.folder_number()));
+                let folder = folder.join(Place::folder_name(place.folder_number()));
                 let path = folder.join(place.file());
                 let read = read_if_there(&path).and_then(|text| match text {
                     None => fs::metadata(&folder).map(|_| None),
@@ -241,7 +239,7 @@ impl Order {
 
     /// Publishes; `None` while another process has the lock.
     fn carry_out(&self, folder: &Path) -> Result<Option<Landing>, FolderError> {
-        let folder = folder.join(folder_name(self.place.folder_number()));
+        let folder = folder.join(Place::folder_name(self.place.folder_number()));
         let path = folder.join(self.place.file());
         self.carry_out_at(&folder, &path)
             .map_err(|source| FolderError::Write { path, source })
@@ -305,8 +303,8 @@ fn try_lock(folder: &Path) -> io::Result<Option<File>> {
 /// Creates what is missing and tries what publishing will need.
 fn prepare(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    for number in 0..FOLDERS {
-        let folder = folder.join(folder_name(number));
+    for number in 0..Place::FOLDERS {
+        let folder = folder.join(Place::folder_name(number));
         match fs::create_dir(&folder) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
             _ => {}
@@ -317,7 +315,7 @@ fn prepare(folder: &Path) -> io::Result<()> {
     if let Some(above) = fs::canonicalize(folder)?.parent() {
         let _ = sync(above);
     }
-    try_lock(&folder.join(folder_name(0)))?;
+    try_lock(&folder.join(Place::folder_name(0)))?;
     Ok(())
 }
 

@@ -5,11 +5,10 @@
 //! store. What a store must do is written at [`Publisher`](durably::topology::Publisher).
 
 mod folder;
-mod names;
 #[cfg(feature = "object-store")]
 mod object_store;
 
+pub use durably::topology::stored_name;
 pub use folder::{FolderError, FolderPublisher, FolderReader};
-pub use names::stored_name;
 #[cfg(feature = "object-store")]
 pub use object_store::{ObjectStoreError, ObjectStorePublisher, ObjectStoreReader};

@@ -1,9 +1,7 @@
 //! A bucket as a store of topology snapshots, over the crate `object_store`.
 //!
-//! Decided here: that a text is replaced only by a conditional write against the text that the decision
-//! was made about. A write that arrives late then finds another text and is refused by the store
-//! itself, whoever sent it. Without such conditions nothing of that holds, and a store may accept them
-//! and not keep to them; so a store is tried before it is used.
+//! Its conditional writes are used as `durably` decides, see [`ConditionalText`]. Decided here: that a
+//! store is tried before it is used, since one may accept conditions and not keep to them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
@@ -11,18 +9,14 @@ use std::sync::Arc;
 
 use durably::error::BoxError;
 use durably::host::LocalFuture;
-use durably::topology::{Landing, Publication, Publisher, Source, Verdict};
+use durably::topology::{
+    ConditionalText, Conditionally, Landing, Place, Publication, Publisher, Refused, Source,
+};
 use futures::future::{BoxFuture, ErrInto, FutureExt, TryFutureExt};
 use object_store::path::Path;
 use object_store::{
     Error as StoreError, ObjectStore, ObjectStoreExt, PutMode, PutPayload, UpdateVersion,
 };
-
-use super::names::{Place, folder_name};
-
-/// How often a write is decided anew because somebody else wrote in between. Each time somebody got
-/// on, so this many in a row means that the store is not right.
-const MOST_CONFLICTS: usize = 16;
 
 /// The object that a store is tried with.
 const PROBE: &str = "probe";
@@ -124,7 +118,7 @@ impl ObjectStoreReader {
         let path = bucket.path(group);
         async move {
             let stored = bucket.get(&path).await?;
-            Ok(stored.map(|stored| stored.text))
+            Ok(stored.map(|(text, _)| text))
         }
         .boxed()
     }
@@ -203,28 +197,41 @@ struct Bucket {
     prefix: Path,
 }
 
-/// An object as it was read.
-struct Stored {
-    text: Vec<u8>,
-    /// Which version of the object it is, for a write on the condition that it still is.
-    version: UpdateVersion,
+/// One object of a bucket.
+struct InBucket<'a> {
+    bucket: &'a Bucket,
+    path: &'a Path,
 }
 
-/// What became of a conditional write.
-enum Put {
-    Done,
-    /// Somebody else wrote in between.
-    Refused(StoreError),
+impl ConditionalText for InBucket<'_> {
+    type Version = UpdateVersion;
+    type Refusal = StoreError;
+    type Error = ObjectStoreError;
+
+    async fn get(&self) -> Result<Option<(Vec<u8>, UpdateVersion)>, ObjectStoreError> {
+        self.bucket.get(self.path).await
+    }
+
+    async fn put(
+        &self,
+        text: &[u8],
+        read: Option<&UpdateVersion>,
+    ) -> Result<Result<(), StoreError>, ObjectStoreError> {
+        self.bucket.put(self.path, text, read).await
+    }
 }
 
 impl Bucket {
     fn path(&self, group: &str) -> Path {
         let place = Place::of(group);
-        let folder = self.prefix.clone().join(folder_name(place.folder_number()));
+        let folder = self
+            .prefix
+            .clone()
+            .join(Place::folder_name(place.folder_number()));
         folder.join(place.file())
     }
 
-    async fn get(&self, path: &Path) -> Result<Option<Stored>, ObjectStoreError> {
+    async fn get(&self, path: &Path) -> Result<Option<(Vec<u8>, UpdateVersion)>, ObjectStoreError> {
         let failed = |source| ObjectStoreError::Store {
             path: path.clone(),
             source,
@@ -239,7 +246,7 @@ impl Bucket {
             version: found.meta.version.clone(),
         };
         let text = found.bytes().await.map_err(failed)?.into();
-        Ok(Some(Stored { text, version }))
+        Ok(Some((text, version)))
     }
 
     /// Writes if the object still is as it was read.
@@ -248,17 +255,17 @@ impl Bucket {
         path: &Path,
         text: &[u8],
         read: Option<&UpdateVersion>,
-    ) -> Result<Put, ObjectStoreError> {
+    ) -> Result<Result<(), StoreError>, ObjectStoreError> {
         let mode = read.map_or(PutMode::Create, |version| PutMode::Update(version.clone()));
         let payload = PutPayload::from(text.to_vec());
         match self.store.put_opts(path, payload, mode.into()).await {
-            Ok(_) => Ok(Put::Done),
+            Ok(_) => Ok(Ok(())),
             // Stores differ in what they call it, and in what they say of an object that is gone.
             Err(
                 refused @ (StoreError::AlreadyExists { .. }
                 | StoreError::Precondition { .. }
                 | StoreError::NotFound { .. }),
-            ) => Ok(Put::Refused(refused)),
+            ) => Ok(Err(refused)),
             Err(source @ StoreError::NotImplemented { .. }) => {
                 let store = self.store.to_string();
                 Err(ObjectStoreError::NoConditions { store, source })
@@ -271,21 +278,11 @@ impl Bucket {
     }
 
     async fn publish(&self, publication: &Publication) -> Result<Landing, ObjectStoreError> {
-        let path = self.path(publication.group());
-        let mut attempts = 0;
-        loop {
-            let stored = self.get(&path).await?;
-            match publication.against(stored.as_ref().map(|stored| &stored.text[..])) {
-                Verdict::Stored => return Ok(Landing::Stored),
-                Verdict::Superseded(by) => return Ok(Landing::Superseded(by)),
-                Verdict::Write => {}
-            }
-            let version = stored.as_ref().map(|stored| &stored.version);
-            let text = publication.text().as_bytes();
-            match self.put(&path, text, version).await? {
-                Put::Done => return Ok(Landing::Stored),
-                Put::Refused(source) => again(&path, &mut attempts, source)?,
-            }
+        let path = &self.path(publication.group());
+        let place = InBucket { bucket: self, path };
+        match publication.into_conditional(&place).await? {
+            Conditionally::Landed(landing) => Ok(landing),
+            Conditionally::Contended(source) => Err(contended(path, source)),
         }
     }
 
@@ -293,50 +290,53 @@ impl Bucket {
     /// to delete.
     async fn probe(&self) -> Result<(), ObjectStoreError> {
         let path = self.prefix.clone().join(PROBE);
-        let mut attempts = 0;
+        let mut refused = Refused::default();
         loop {
-            let Some(stored) = self.get(&path).await? else {
+            let Some((_, version)) = self.get(&path).await? else {
                 let source = match self.put(&path, &probe_text(), None).await? {
-                    Put::Refused(source) => source,
-                    Put::Done => StoreError::NotFound {
+                    Err(source) => source,
+                    Ok(()) => StoreError::NotFound {
                         path: path.to_string(),
                         source: "what was written there just now is not found".into(),
                     },
                 };
                 // Once is what a new store takes; again, it does not show what was written.
-                again(&path, &mut attempts, source)?;
+                again(&path, &mut refused, source)?;
                 continue;
             };
             let ignored = || ObjectStoreError::ConditionsIgnored {
                 store: self.store.to_string(),
             };
-            if let Put::Done = self.put(&path, &probe_text(), None).await? {
+            if let Ok(()) = self.put(&path, &probe_text(), None).await? {
                 return Err(ignored());
             }
-            let version = Some(&stored.version);
-            if let Put::Refused(source) = self.put(&path, &probe_text(), version).await? {
-                again(&path, &mut attempts, source)?;
+            let version = Some(&version);
+            if let Err(source) = self.put(&path, &probe_text(), version).await? {
+                again(&path, &mut refused, source)?;
                 continue;
             }
             return match self.put(&path, &probe_text(), version).await? {
-                Put::Done => Err(ignored()),
-                Put::Refused(_) => Ok(()),
+                Ok(()) => Err(ignored()),
+                Err(_) => Ok(()),
             };
         }
     }
 }
 
 /// Counts a refusal, and gives up after too many.
-fn again(path: &Path, attempts: &mut usize, source: StoreError) -> Result<(), ObjectStoreError> {
-    *attempts += 1;
-    if *attempts < MOST_CONFLICTS {
-        return Ok(());
+fn again(path: &Path, refused: &mut Refused, source: StoreError) -> Result<(), ObjectStoreError> {
+    match refused.again() {
+        true => Ok(()),
+        false => Err(contended(path, source)),
     }
-    Err(ObjectStoreError::Contended {
+}
+
+fn contended(path: &Path, source: StoreError) -> ObjectStoreError {
+    ObjectStoreError::Contended {
         path: path.clone(),
-        attempts: *attempts,
+        attempts: Refused::MOST,
         source,
-    })
+    }
 }
 
 /// A text that was not written before: stores may tell versions by a hash of the text.

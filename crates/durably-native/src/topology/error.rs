@@ -1,6 +1,6 @@
 //! What a topology of this host can answer instead.
 
-use durably::topology::{MAX_ID_BYTES, SnapshotError, TopologyError};
+use durably::topology::{SnapshotError, TopologyError, TopologyNameError};
 
 use crate::CallError;
 use crate::publishers::FolderError;
@@ -9,12 +9,9 @@ use crate::publishers::FolderError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologiesError {
-    /// The topology's name is empty or too long.
-    #[error("the name of a topology has 1 to {MAX_ID_BYTES} bytes, this one has {0}")]
-    InvalidTopology(usize),
-    /// There is no such topology.
-    #[error("there is no topology {0:?}: it comes to be with its first group")]
-    UnknownTopology(String),
+    /// The topology's name cannot be, or names none.
+    #[error(transparent)]
+    Name(#[from] TopologyNameError),
     /// The coordinator refused.
     #[error(transparent)]
     Topology(#[from] TopologyError),
@@ -33,8 +30,7 @@ impl TopologiesError {
     /// A stable name for programs.
     pub fn code(&self) -> &'static str {
         match self {
-            TopologiesError::InvalidTopology(_) => "invalid_topology",
-            TopologiesError::UnknownTopology(_) => "unknown_topology",
+            TopologiesError::Name(error) => error.code(),
             TopologiesError::Topology(error) => error.code(),
             TopologiesError::Call(error) => error.code(),
             TopologiesError::Read(error) => error.code(),

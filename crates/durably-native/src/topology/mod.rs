@@ -8,7 +8,6 @@ mod config;
 mod coordinator;
 mod error;
 mod news;
-mod patch;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,9 +19,10 @@ use std::time::Duration;
 use durably::ConfigError;
 use durably::error::BoxError;
 use durably::host::{Host, LocalFuture};
+use durably::names::safe_name;
 use durably::topology::{
-    Audience, Convergence, Current, Deleted, Draft, Edition, Incarnation, MAX_ID_BYTES, Member,
-    Snapshot, StateUpdate, TopologyError, Updated, decode,
+    Audience, Convergence, Deleted, Edition, Expected, GroupChange, Incarnation, Member, Snapshot,
+    StateUpdate, TopologyError, TopologyNameError, Updated, check_group, decode,
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -32,9 +32,7 @@ use coordinator::Coordinator;
 pub use error::TopologiesError;
 use news::News;
 pub use news::Watching;
-pub use patch::Patch;
 
-use crate::key::safe_name;
 use crate::publishers::FolderReader;
 use crate::{ObjectHandle, SystemBuilder, SystemRef};
 
@@ -56,29 +54,6 @@ pub trait Members: Send + Sync + 'static {
         group: &str,
         member: &Member,
     ) -> LocalFuture<Result<bool, BoxError>>;
-}
-
-/// What a change expects of the group that it is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Expected {
-    /// Nothing.
-    #[default]
-    Anything,
-    /// That there is one.
-    Some,
-    /// That there is none.
-    None,
-    /// That it is at this version.
-    Version(u64),
-}
-
-/// A change of a group, as data.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Change {
-    /// What the group is to be.
-    Draft(Draft),
-    /// What of it is to be otherwise.
-    Patch(Patch),
 }
 
 /// A published text and what it says.
@@ -153,21 +128,18 @@ impl Topologies {
         topology: &str,
         group: &str,
         expected: Expected,
-        change: Change,
+        change: GroupChange,
     ) -> Result<Updated, TopologiesError> {
         check_group(group)?;
         let coordinator = self.coordinator(topology)?;
         if !coordinator.exists()? {
             // What is refused leaves no coordinator without a group behind.
-            let first = drafted(group, expected, change.clone(), &Current::default())?;
             let channels: Vec<&str> = self.0.channels.iter().map(String::as_str).collect();
-            first.check_new(group, &channels)?;
+            change.check_first(group, expected, &channels)?;
         }
         let of = group.to_owned();
         self.call(&coordinator, move |coordinator| async move {
-            let (topology, named) = (coordinator.topology(), of.clone());
-            let updater = move |current: &Current| drafted(&named, expected, change, current);
-            topology.update(&of, updater).await
+            coordinator.topology().change(&of, expected, change).await
         })
         .await
     }
@@ -183,19 +155,10 @@ impl Topologies {
         group: &str,
         expected: Expected,
     ) -> Result<Deleted, TopologiesError> {
-        let version = match expected {
-            Expected::Version(version) => Some(version),
-            _ => None,
-        };
-        let deleted = self
-            .of_group(topology, group, move |coordinator, group| async move {
-                coordinator.topology().delete(&group, version).await
-            })
-            .await?;
-        match deleted.version {
-            Some(_) => Ok(deleted),
-            None => Err(unknown(group)),
-        }
+        self.of_group(topology, group, move |coordinator, group| async move {
+            coordinator.topology().remove(&group, expected).await
+        })
+        .await
     }
 
     /// A group as its coordinator has it; readers read what is published.
@@ -292,10 +255,10 @@ impl Topologies {
     ///
     /// # Errors
     ///
-    /// [`TopologiesError::UnknownTopology`] and others.
+    /// [`TopologyNameError::Unknown`] and others.
     pub async fn new_incarnation(&self, topology: &str) -> Result<Incarnation, TopologiesError> {
         let Some(coordinator) = self.known(topology)? else {
-            return Err(TopologiesError::UnknownTopology(topology.to_owned()));
+            return Err(TopologyNameError::Unknown(topology.to_owned()).into());
         };
         self.call(&coordinator, |coordinator| async move {
             coordinator.topology().new_incarnation().await
@@ -336,10 +299,8 @@ impl Topologies {
     }
 
     fn coordinator(&self, topology: &str) -> Result<ObjectHandle<Coordinator>, TopologiesError> {
-        match topology.len() {
-            1..=MAX_ID_BYTES => Ok(self.0.system.object(topology)),
-            bytes => Err(TopologiesError::InvalidTopology(bytes)),
-        }
+        TopologyNameError::check(topology)?;
+        Ok(self.0.system.object(topology))
     }
 
     /// A topology's coordinator, if there is one: asking does not make it.
@@ -383,37 +344,6 @@ impl Topologies {
     }
 }
 
-fn check_group(group: &str) -> Result<(), TopologyError> {
-    match group.len() {
-        1..=MAX_ID_BYTES => Ok(()),
-        bytes => Err(TopologyError::InvalidGroup(bytes)),
-    }
-}
-
 fn unknown(group: &str) -> TopologiesError {
     TopologyError::UnknownGroup(group.to_owned()).into()
-}
-
-/// What a change makes of the group that there is.
-fn drafted(
-    group: &str,
-    expected: Expected,
-    change: Change,
-    current: &Current,
-) -> Result<Draft, TopologyError> {
-    expect(group, expected, current.version)?;
-    match change {
-        Change::Draft(draft) => Ok(draft),
-        Change::Patch(patch) => patch.draft(current),
-    }
-}
-
-fn expect(group: &str, expected: Expected, found: Option<u64>) -> Result<(), TopologyError> {
-    let conflict = |expected| Err(TopologyError::VersionConflict { expected, found });
-    match expected {
-        Expected::Some if found.is_none() => Err(TopologyError::UnknownGroup(group.to_owned())),
-        Expected::None if found.is_some() => conflict(None),
-        Expected::Version(version) if found != Some(version) => conflict(Some(version)),
-        _ => Ok(()),
-    }
 }

@@ -2,6 +2,7 @@
 //! to a store, and pushes shared state to the members; readers follow the store and never go back.
 
 mod canonical;
+mod change;
 mod convergence;
 mod coordinator;
 mod delivery;
@@ -15,11 +16,13 @@ mod publication;
 mod publisher;
 mod reader;
 mod receiver;
+mod shelf;
 mod snapshot;
 mod store;
 mod update;
 mod waiting;
 
+pub use change::{Drain, Expected, GroupChange, Patch, TopologyNameError, check_group};
 pub use convergence::{Audience, ChannelConvergence, Convergence, MemberConvergence, Progress};
 pub use coordinator::{
     Deleted, PublisherConfig, StateChannelConfig, Topology, TopologyBuilder, Updated,
@@ -28,12 +31,16 @@ pub use delivery::StateUpdate;
 pub use draft::{Current, Draft, DrainEnd, NewMember, RemovalGuard, Role};
 pub use error::{MAX_HINT_BYTES, MAX_ID_BYTES, MAX_META_BYTES, MAX_STATE_BYTES, TopologyError};
 pub use event::{TopologyEvent, TopologyEventKind};
-pub use publisher::{Landing, MemoryPublisher, Publication, Publisher, Verdict};
+pub use publisher::{
+    ConditionalText, Conditionally, Found, Landing, MemoryPublisher, Place, Publication, Publisher,
+    Refused, Verdict, stored_name,
+};
 pub use reader::{
     Change, FallbackEvent, Fallbacks, NoFallbacks, Origin, ReaderCounters, ReaderOptions, Reading,
     Source, TopologyReader, TopologyUnavailable, UnavailableReason,
 };
 pub use receiver::{RECEIVER_MIGRATIONS, StateReceiver};
+pub use shelf::{SHELF_MIGRATIONS, Shelf, ShelfObject};
 #[cfg(feature = "testing")]
 pub(crate) use snapshot::encode;
 pub use store::MIGRATIONS;

@@ -6,6 +6,7 @@ mod publishing;
 mod receiving;
 mod refusals;
 mod restored;
+mod shelf;
 mod support;
 
 #[cfg(feature = "deliberate-bugs")]

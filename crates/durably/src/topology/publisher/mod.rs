@@ -1,11 +1,15 @@
 //! Where snapshots are published, as the coordinator sees it: a store that takes texts by group.
 
+mod conditional;
 mod memory;
+mod names;
 
 use std::cmp::Ordering;
 use std::rc::Rc;
 
+pub use conditional::{ConditionalText, Conditionally, Found, Refused};
 pub use memory::MemoryPublisher;
+pub use names::{Place, stored_name};
 
 use super::snapshot::{self, Edition, Snapshot};
 use crate::error::BoxError;

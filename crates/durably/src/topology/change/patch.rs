@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use durably::topology::{
-    Current, Draft, DrainEnd, MemberState, NewMember, RemovalGuard, TopologyError,
-};
 use serde::Deserialize;
 use serde_json::Value;
+
+use crate::topology::{
+    Current, Draft, DrainEnd, MemberState, NewMember, RemovalGuard, TopologyError,
+};
 
 /// What of a group is to be otherwise; all else stays.
 ///
 /// ```
-/// use durably_native::topology::Patch;
+/// use durably::topology::Patch;
 ///
 /// let patch = Patch::from_json(serde_json::json!({
 ///     "put": [{"id": "shard-3", "state": "active"}],
@@ -121,18 +122,19 @@ impl Patch {
 
 #[cfg(test)]
 mod tests {
-    use durably::Timestamp;
-    use durably::topology::Member;
     use serde_json::json;
 
     use super::*;
+    use crate::Timestamp;
+    use crate::topology::Member;
 
     fn current() -> Current {
         let member = |id: &str| Member::new(id, MemberState::Active, Timestamp::ZERO);
-        let mut current = Current::default();
-        current.version = Some(3);
-        current.members = vec![member("a"), member("b"), member("c")];
-        current
+        Current {
+            version: Some(3),
+            members: vec![member("a"), member("b"), member("c")],
+            ..Current::default()
+        }
     }
 
     fn drafted(patch: Value) -> Result<Draft, &'static str> {

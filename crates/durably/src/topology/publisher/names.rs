@@ -3,7 +3,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::key::{hexadecimal, safe_name};
+use crate::names::{hexadecimal, safe_name};
 
 /// Where a group is stored below a folder or a prefix, with `/` between the two parts: what is readable
 /// of its name, up to 40 letters and digits, and the first half of its SHA-256, whose first two digits
@@ -11,7 +11,7 @@ use crate::key::{hexadecimal, safe_name};
 /// alone are two files on every file system.
 ///
 /// ```
-/// use durably_native::publishers::stored_name;
+/// use durably::topology::stored_name;
 ///
 /// assert_eq!(
 ///     stored_name("tenant/7"),
@@ -22,15 +22,19 @@ pub fn stored_name(group: &str) -> String {
     Place::of(group).name()
 }
 
-/// The place of a group in a store.
+/// The place of a group in a store; see [`stored_name`].
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub struct Place {
     hash: [u8; 16],
     file: String,
 }
 
 impl Place {
-    pub(super) fn of(group: &str) -> Self {
+    /// How many folders the groups of a store are spread over.
+    pub const FOLDERS: usize = 256;
+
+    /// The place of this group.
+    pub fn of(group: &str) -> Self {
         let digest = Sha256::digest(group);
         let mut hash = [0; 16];
         hash.copy_from_slice(&digest[..16]);
@@ -40,26 +44,26 @@ impl Place {
         }
     }
 
-    /// In which of the 256 folders it is.
-    pub(super) fn folder_number(&self) -> usize {
+    /// In which of the [`FOLDERS`](Self::FOLDERS) it is.
+    pub fn folder_number(&self) -> usize {
         usize::from(self.hash[0])
     }
 
     /// The name of its file in that folder.
-    pub(super) fn file(&self) -> &str {
+    pub fn file(&self) -> &str {
         &self.file
     }
 
-    fn name(&self) -> String {
-        format!("{}/{}", folder_name(self.folder_number()), self.file)
+    /// The name of a folder.
+    pub fn folder_name(number: usize) -> String {
+        hexadecimal(&[number as u8])
     }
-}
 
-/// How many folders the groups of a store are spread over.
-pub(super) const FOLDERS: usize = 256;
-
-pub(super) fn folder_name(number: usize) -> String {
-    hexadecimal(&[number as u8])
+    /// The folder and the file.
+    pub fn name(&self) -> String {
+        let folder = Place::folder_name(self.folder_number());
+        format!("{folder}/{}", self.file)
+    }
 }
 
 #[cfg(test)]
