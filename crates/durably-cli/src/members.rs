@@ -5,6 +5,7 @@
 //! token is sent only to addresses that the configuration names, since whoever may write groups may
 //! write any address into metadata.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use durably::error::BoxError;
 use durably::host::LocalFuture;
 use durably::topology::{Member, StateUpdate};
 use durably_http::endpoint::MAX_ERROR_BYTES;
+use durably_http::topology::{Delivery, drained_query, fill, read_drained, refused};
 use durably_native::topology::Members;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Method, RequestBuilder, Url};
-use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
 use crate::runner::{self, Aborting, read, with_causes};
@@ -53,20 +54,6 @@ pub(crate) struct HttpMembers {
     config: MembersConfig,
     /// Where the connections live, so that objects' threads only wait for answers.
     runtime: Handle,
-}
-
-/// What a member gets.
-#[derive(Serialize)]
-struct Delivery<'a> {
-    topology: &'a str,
-    member: &'a str,
-    #[serde(flatten)]
-    update: &'a StateUpdate,
-}
-
-#[derive(Deserialize)]
-struct DrainedText {
-    drained: bool,
 }
 
 impl HttpMembers {
@@ -138,9 +125,7 @@ impl HttpMembers {
                     Ok(Some(text)) => String::from_utf8_lossy(&text).into_owned(),
                     _ => String::new(),
                 };
-                Err(BoxError::from(format!(
-                    "the member answered {status}: {text}"
-                )))
+                Err(refused(&status.to_string(), &text))
             }));
             (&mut answer.0).await?
         })
@@ -155,9 +140,9 @@ impl Members for HttpMembers {
         update: &StateUpdate,
     ) -> LocalFuture<Result<(), BoxError>> {
         let delivery = Delivery {
-            topology,
-            member: &member.id,
-            update,
+            topology: topology.into(),
+            member: (&member.id).into(),
+            update: Cow::Borrowed(update),
         };
         let request = serde_json::to_vec(&delivery)
             .map_err(BoxError::from)
@@ -177,17 +162,11 @@ impl Members for HttpMembers {
         member: &Member,
     ) -> LocalFuture<Result<bool, BoxError>> {
         let request = self.url(topology, group, member, "drained").map(|mut url| {
-            url.query_pairs_mut()
-                .append_pair("topology", topology)
-                .append_pair("group", group)
-                .append_pair("member", &member.id);
+            url.set_query(Some(&drained_query(topology, group, &member.id)));
             self.request(Method::GET, url)
         });
         let answer = self.send(request);
-        Box::pin(async move {
-            let text: DrainedText = serde_json::from_slice(&answer.await?)?;
-            Ok(text.drained)
-        })
+        Box::pin(async move { read_drained(&answer.await?) })
     }
 }
 
@@ -206,57 +185,15 @@ fn member_url(text: &str) -> Result<Url, BoxError> {
 
 /// Whether a template can be one: with its places filled it is a URL.
 pub(crate) fn check_template(template: &str) -> Result<(), String> {
-    let filled = fill(template, "t", "g", "m").and_then(|text| member_url(&text));
-    filled.map(drop).map_err(|error| error.to_string())
+    durably_http::topology::check_template(template, |text| member_url(text).map(drop))
 }
-
-fn fill(template: &str, topology: &str, group: &str, member: &str) -> Result<String, BoxError> {
-    let mut filled = String::new();
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once('{') {
-        let (name, after) = after.split_once('}').ok_or("\"{\" has no \"}\"")?;
-        let value = match name {
-            "topology" => topology,
-            "group" => group,
-            "member" => member,
-            other => return Err(format!("{{{other}}} stands for nothing").into()),
-        };
-        // A URL takes them for steps up and down its path, however they are written.
-        if matches!(value, "." | "..") {
-            return Err(format!("{value:?} cannot be part of a URL").into());
-        }
-        filled.push_str(before);
-        filled.extend(percent_encoding::utf8_percent_encode(
-            value,
-            UNRESERVED_ONLY,
-        ));
-        rest = after;
-    }
-    filled.push_str(rest);
-    Ok(filled)
-}
-
-/// All but what a URL has no other use for.
-const UNRESERVED_ONLY: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_template_is_filled_with_what_cannot_leave_its_place() {
-        let url = |member| fill("http://h:1/{topology}/{group}/{member}", "t", "a b", member);
-        assert_eq!(url("m-1").unwrap(), "http://h:1/t/a%20b/m-1");
-        assert_eq!(
-            url("../x?y#z@").unwrap(),
-            "http://h:1/t/a%20b/..%2Fx%3Fy%23z%40"
-        );
-        assert!(url("..").is_err());
-        // Where a host is made of it, what is no host is refused.
+    fn where_a_host_is_made_of_a_name_what_is_no_host_is_refused() {
         let host = fill("http://{member}.internal/", "t", "g", "evil.example/").unwrap();
         assert!(member_url(&host).is_err());
     }

@@ -9,6 +9,7 @@ pub mod budget;
 pub mod endpoint;
 mod error;
 pub mod job;
+pub mod topology;
 
 pub use body::{BodyKind, body_too_large, kind, not_json_kind, parse, parse_object, parse_query};
 pub use error::ApiError;

@@ -44,7 +44,8 @@ impl TopologySettings {
         let timeout = self
             .delivery_timeout
             .map_or(Duration::from_secs(30), Period::duration);
-        for StateChannel { name, role } in self.state_channels {
+        for StateChannel(channel) in self.state_channels {
+            let durably_http::topology::StateChannel { name, role } = channel;
             let mut channel = StateChannelConfig::default();
             channel.members = role;
             channel.calls.attempt_timeout = timeout;

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use durably::topology::Role;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use tracing_subscriber::filter::Targets;
@@ -151,31 +150,13 @@ pub(crate) enum LogFormat {
 
 /// A state channel: its name, and whom it reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StateChannel {
-    pub(crate) name: String,
-    pub(crate) role: Role,
-}
+pub(crate) struct StateChannel(pub(crate) durably_http::topology::StateChannel);
 
 impl FromStr for StateChannel {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, role) = match text.split_once('=') {
-            None => (text, Role::Write),
-            Some((name, "write")) => (name, Role::Write),
-            Some((name, "read")) => (name, Role::Read),
-            Some((_, role)) => {
-                return Err(format!("{role:?} is no role: write \"write\" or \"read\""));
-            }
-        };
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        if !(1..=64).contains(&name.len()) || !name.bytes().all(is_plain) {
-            return Err("a channel's name has 1 to 64 letters, digits, '-', '_' or '.'".to_owned());
-        }
-        Ok(StateChannel {
-            name: name.to_owned(),
-            role,
-        })
+        text.parse().map(StateChannel)
     }
 }
 

@@ -10,16 +10,15 @@ use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use durably_http::topology::Told;
 use durably_native::topology::{PublishedGroup, Watching};
 use futures::stream;
-use serde_json::json;
 use tokio::sync::watch;
 
 use super::Api;
 use super::errors::of_topologies;
 use super::overload::InWork;
 use super::routes::{Answer, InPath};
-use super::topology::edition_tag;
 
 /// How often a line is sent that says nothing, so that both sides see that the other is there.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -38,13 +37,6 @@ struct Watch {
     /// Whether the store was looked at since the last news.
     looked: bool,
     _in_work: InWork,
-}
-
-#[derive(PartialEq, Eq)]
-enum Told {
-    Nothing,
-    Missing,
-    Edition(String),
 }
 
 /// `GET /v1/topologies/{topology}/published/{group}/watch`
@@ -67,7 +59,7 @@ pub(super) async fn watch(
         topology,
         group,
         watching,
-        told: last.map_or(Told::Nothing, |id| Told::Edition(format!("\"{id}\""))),
+        told: Told::before(last),
         looked: false,
         _in_work: in_work,
     };
@@ -117,30 +109,19 @@ impl Watch {
     }
 
     fn news(&mut self, published: Option<PublishedGroup>) -> Option<Event> {
-        let (told, event) = match published {
-            None => (Told::Missing, Event::default().event("missing").data("{}")),
-            Some(PublishedGroup {
-                text,
-                edition,
-                deleted,
-            }) => {
-                let tag = edition_tag(&edition);
-                let id = tag.trim_matches('"').to_owned();
-                let event = if deleted {
-                    let data = json!({ "version": edition.version }).to_string();
-                    Event::default().event("deleted").data(data)
-                } else {
-                    // It was read as JSON, which is UTF-8.
-                    let text = String::from_utf8_lossy(&text).into_owned();
-                    Event::default().event("snapshot").data(text)
-                };
-                (Told::Edition(tag), event.id(id))
-            }
-        };
-        if told == self.told {
-            return None;
-        }
-        self.told = told;
-        Some(event)
+        let published = published.as_ref();
+        let found = published.map(
+            |PublishedGroup {
+                 text,
+                 edition,
+                 deleted,
+             }| { (edition, (!deleted).then_some(&**text)) },
+        );
+        let told = self.told.news(found)?;
+        let event = Event::default().event(told.name).data(told.data);
+        Some(match told.id {
+            Some(id) => event.id(id),
+            None => event,
+        })
     }
 }

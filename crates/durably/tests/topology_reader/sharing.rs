@@ -51,6 +51,27 @@ fn a_failed_read_fails_for_all_once() {
     assert_eq!((stand.store.reads(), stand.store.abandoned()), (1, 1));
 }
 
+#[test]
+fn a_handle_with_reads_of_its_own_waits_for_nobody_and_shares_what_was_read() {
+    let stand = Stand::new(|_| {});
+    stand.store.set(Answer::Never);
+    let own = stand.reader.with_own_reads();
+    let mut stuck = Box::pin(stand.reader.get("g"));
+    assert!((&mut stuck).now_or_never().is_none());
+    stand.store.set(version(2));
+    let reading = stand.world.block_on(own.get("g")).expect("published");
+    assert_eq!((reading.version(), reading.origin()), (2, Origin::Fresh));
+    drop(stuck);
+    let cached = stand.reader.cached("g").expect("the other has read it");
+    assert_eq!(cached.version(), 2);
+    // Whoever passes it on passes on what was published.
+    let Answer::Text(published) = version(2) else {
+        unreachable!("a text");
+    };
+    assert_eq!(cached.to_text(), Some(published));
+    assert_eq!(cached.edition(), Some(&edition("c", 1, 2)));
+}
+
 /// Callers in tasks of their own, each of whom may leave.
 struct Callers {
     stand: Stand,

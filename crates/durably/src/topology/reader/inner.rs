@@ -22,8 +22,8 @@ pub(super) struct Inner<S: Source, T: Timer, R: Randomness, F> {
     pub(super) timer: T,
     pub(super) random: R,
     pub(super) fallbacks: F,
-    pub(super) cache: Cache,
-    pub(super) counters: Counters,
+    pub(super) cache: Arc<Cache>,
+    pub(super) counters: Arc<Counters>,
     pub(super) flights: Flights<S, T, R, F>,
 }
 

@@ -41,7 +41,6 @@ pub use source::Source;
 
 use self::cache::Cache;
 use self::changes::Follower;
-use self::counters::Counters;
 use self::flight::Flights;
 use self::inner::Inner;
 use crate::error::ConfigError;
@@ -119,7 +118,7 @@ impl<S: Source, T: Timer, R: Randomness, F: Fallbacks> TopologyReader<S, T, R, F
         fallbacks: F,
     ) -> Result<Self, ConfigError> {
         options.check()?;
-        let cache = Cache::new(options.max_groups, random.next());
+        let cache = Arc::new(Cache::new(options.max_groups, random.next()));
         let inner = Inner {
             options,
             source,
@@ -127,7 +126,7 @@ impl<S: Source, T: Timer, R: Randomness, F: Fallbacks> TopologyReader<S, T, R, F
             random,
             fallbacks,
             cache,
-            counters: Counters::default(),
+            counters: Arc::default(),
             flights: Flights::new(),
         };
         Ok(TopologyReader {
@@ -174,6 +173,31 @@ impl<S: Source, T: Timer, R: Randomness, F: Fallbacks> TopologyReader<S, T, R, F
 }
 
 impl<S: Source, T: Timer, R: Randomness, F> TopologyReader<S, T, R, F> {
+    /// A handle to the same copies that shares no reads with others: for places where one request must
+    /// not wait for what another one has begun, as in a stateless worker.
+    #[must_use]
+    pub fn with_own_reads(&self) -> Self
+    where
+        S: Clone,
+        T: Clone,
+        R: Clone,
+        F: Clone,
+    {
+        let inner = &self.inner;
+        TopologyReader {
+            inner: Arc::new(Inner {
+                options: inner.options.clone(),
+                source: inner.source.clone(),
+                timer: inner.timer.clone(),
+                random: inner.random.clone(),
+                fallbacks: inner.fallbacks.clone(),
+                cache: inner.cache.clone(),
+                counters: inner.counters.clone(),
+                flights: Flights::new(),
+            }),
+        }
+    }
+
     /// What it has done, all clones together.
     pub fn counters(&self) -> ReaderCounters {
         self.inner.counters.read()

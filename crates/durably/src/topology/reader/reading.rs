@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cache::Kept;
-use crate::topology::snapshot::Snapshot;
+use crate::topology::snapshot::{Edition, Snapshot, encode};
 
 /// Where an answer comes from.
 // As wide as a word, like all of a `Reading`: what was just written in pieces and is moved as words makes the
@@ -93,6 +93,22 @@ impl Reading {
     #[inline]
     pub fn age(&self) -> Duration {
         Duration::from_millis(self.age_ms)
+    }
+
+    /// Which edition it is; `None` for what came from no store.
+    pub fn edition(&self) -> Option<&Edition> {
+        match &self.of {
+            Of::Entry(entry) => entry.edition.as_deref(),
+            Of::Made(_) => None,
+        }
+    }
+
+    /// The published text of this edition, for whoever passes it on to other readers; `None` for what
+    /// came from no store.
+    pub fn to_text(&self) -> Option<String> {
+        let snapshot = self.snapshot();
+        let edition = self.edition()?;
+        Some(encode(&snapshot.group, edition, Some(&snapshot.members)))
     }
 
     /// The group's version, as its coordinator counts.
