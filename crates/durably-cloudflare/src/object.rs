@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::time::Duration;
 
-use durably::error::BoxError;
+use durably::error::{BoxError, StorageError};
 use durably::host::{Host, LocalFuture, Object};
 use durably::time::Timestamp;
 use futures::FutureExt;
@@ -46,6 +46,8 @@ struct Shared<C> {
     state: Rc<State>,
     storage: Rc<Storage>,
     counters: Rc<Cell<Counters>>,
+    /// Known to have been stored to; it stays so.
+    exists: Cell<bool>,
     factory: Box<Factory<C>>,
     current: RefCell<Option<Current<C>>>,
 }
@@ -84,6 +86,7 @@ impl<C: Object> DurableInstance<C> {
                 state: Rc::new(state),
                 storage: Rc::new(Storage::new(raw.clone(), counters.clone())),
                 counters,
+                exists: Cell::new(false),
                 factory: Box::new(factory),
                 current: RefCell::default(),
             })),
@@ -110,6 +113,19 @@ impl<C: Object> DurableInstance<C> {
             counters::count(&shared.counters, |counters| counters.requests += 1);
             shared.call(turn).await
         }
+    }
+
+    /// Whether anything was ever stored by an instance: the platform makes an object of whoever asks for a
+    /// name. Opens nothing.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers, as of a class without SQLite.
+    pub fn exists(&self) -> Result<bool, StorageError> {
+        if !self.shared.exists.get() {
+            self.shared.exists.set(self.shared.storage.has_schema()?);
+        }
+        Ok(self.shared.exists.get())
     }
 
     /// Runs the object's alarm handler. `retry_count` is the platform's, from the `AlarmInvocationInfo`

@@ -59,6 +59,25 @@ impl Storage {
         Storage { raw, counters }
     }
 
+    /// Whether an instance has stored its schema.
+    pub(crate) fn has_schema(&self) -> Result<bool, StorageError> {
+        let open = Open {
+            storage: self,
+            sql: self.raw.sql().map_err(|exception| error_of(&exception))?,
+            hooks: RefCell::default(),
+        };
+        let mut found = false;
+        open.query(
+            "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'durability_migrations'",
+            &[],
+            &mut |_| {
+                found = true;
+                Ok(())
+            },
+        )?;
+        Ok(found)
+    }
+
     /// Runs one closure in a transaction.
     pub(crate) fn transact(&self, work: Work) -> Outcome {
         let sql = match self.raw.sql() {

@@ -13,6 +13,7 @@ mod request;
 mod runner;
 mod settings;
 mod shard;
+pub mod topology;
 mod way;
 
 use std::panic::AssertUnwindSafe;
@@ -234,6 +235,11 @@ pub(crate) fn alarm<C: Object>(object: &DurableInstance<C>, retry_count: u32) ->
 
 fn promise(answer: impl Future<Output = JsValue> + 'static) -> Promise {
     future_to_promise(AssertUnwindSafe(async move { Ok(answer.await) }))
+}
+
+/// Answers at once.
+pub(crate) fn resolved(answer: Answer) -> Promise {
+    Promise::resolve(&answer.into_javascript())
 }
 
 fn ended(error: &CallError) -> Answer {

@@ -57,12 +57,16 @@ impl Environment {
         }
     }
 
-    fn millis(&self, name: &'static str, default: Duration) -> Result<Duration, ConfigError> {
+    pub(crate) fn millis(
+        &self,
+        name: &'static str,
+        default: Duration,
+    ) -> Result<Duration, ConfigError> {
         let millis = self.number(name, 1, MAX_DURATION.as_millis() as u64)?;
         Ok(millis.map_or(default, Duration::from_millis))
     }
 
-    fn count(&self, name: &'static str, default: u64) -> Result<u64, ConfigError> {
+    pub(crate) fn count(&self, name: &'static str, default: u64) -> Result<u64, ConfigError> {
         Ok(self.number(name, 1, MAX_SAFE_INTEGER)?.unwrap_or(default))
     }
 
@@ -125,7 +129,7 @@ impl Environment {
         Ok(self.round_wait()?.max(self.round_period()?) + ANSWER_MARGIN)
     }
 
-    fn scheduler(&self) -> Result<SchedulerConfig, ConfigError> {
+    pub(crate) fn scheduler(&self) -> Result<SchedulerConfig, ConfigError> {
         let mut scheduler = SchedulerConfig::default();
         scheduler.alarm_min_delay = self.millis("ALARM_MIN_DELAY_MS", scheduler.alarm_min_delay)?;
         Ok(scheduler)

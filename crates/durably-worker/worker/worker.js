@@ -1,6 +1,9 @@
 // Declares the classes of the worker to the platform, and hands requests to their halves in Rust.
 import { DurableObject } from "cloudflare:workers";
 import { AccountLimitHalf, JobShardHalf, request as answer } from "./durably.js";
+import { topology } from "./topology.js";
+
+export { TopologyCoordinator, TopologyMember, TopologyShelf } from "./topology.js";
 
 /** What all classes have: the object, whose half in Rust is built with its state and the worker's settings. */
 class DurablyObject extends DurableObject {
@@ -86,6 +89,8 @@ export default {
     const authorization = request.headers.get("authorization") ?? undefined;
     const answered = await answer(env, ctx, authorization, method, path, query, contentType, body);
     if (answered) return respond(answered);
+    const found = await topology(request, env, texts);
+    if (found) return found;
     return refusal(404, "not_found", `nothing is at ${new URL(request.url).pathname}: docs/http.md lists the paths`);
   },
 };

@@ -27,35 +27,117 @@ const NODE: &str = "DURABLY_NODE";
 
 /// A process of workerd, killed when it is dropped.
 pub(crate) struct Workerd {
-    worker: &'static str,
-    /// Miniflare starts it, which brings its simulators of KV and R2.
-    simulated: bool,
+    setup: Setup,
     folder: TempDir,
     process: RefCell<Option<Child>>,
     port: Cell<u64>,
 }
 
-impl Workerd {
-    pub(crate) async fn start(worker: &'static str) -> Workerd {
-        Workerd::begin(worker, false).await
+/// How a worker is served.
+pub(crate) struct Setup {
+    /// Where its modules are.
+    place: PathBuf,
+    /// Where its configuration is.
+    config: PathBuf,
+    /// Miniflare starts it, which brings its simulators of KV and R2.
+    simulated: bool,
+    variables: Vec<(&'static str, &'static str)>,
+    /// Where an own configuration is, for as long as it is needed.
+    _own: Option<TempDir>,
+}
+
+fn place(variable: &str) -> PathBuf {
+    let value = std::env::var_os(variable);
+    PathBuf::from(value.unwrap_or_else(|| panic!("{variable} is set by .ci/cloudflare")))
+}
+
+impl Setup {
+    pub(crate) fn new(worker: &str) -> Setup {
+        let place = place(WORKERS).join(worker);
+        Setup {
+            config: place.join("worker.capnp"),
+            place,
+            simulated: false,
+            variables: Vec::new(),
+            _own: None,
+        }
     }
 
-    /// The same started by miniflare, with the bindings that the worker's `miniflare.mjs` has. It cannot be
-    /// killed whole.
-    pub(crate) async fn in_miniflare(worker: &'static str) -> Workerd {
-        Workerd::begin(worker, true).await
+    /// A setting of the worker, which its configuration takes from the environment.
+    pub(crate) fn variable(mut self, name: &'static str, value: &'static str) -> Setup {
+        self.variables.push((name, value));
+        self
     }
 
-    async fn begin(worker: &'static str, simulated: bool) -> Workerd {
+    /// The same with another configuration.
+    pub(crate) fn reconfigured(mut self, change: impl FnOnce(String) -> String) -> Setup {
+        let own = TempDir::new().expect("a folder for the configuration");
+        for entry in std::fs::read_dir(&self.place).expect("the worker is built") {
+            let entry = entry.expect("a module").path();
+            let here = own.path().join(entry.file_name().expect("a name"));
+            std::fs::copy(&entry, here).expect("a module is copied");
+        }
+        self.config = own.path().join("worker.capnp");
+        let text = std::fs::read_to_string(&self.config).expect("a configuration");
+        std::fs::write(&self.config, change(text)).expect("the configuration is written");
+        self._own = Some(own);
+        self
+    }
+
+    pub(crate) async fn start(self) -> Workerd {
         let folder = TempDir::new().expect("a folder for objects");
-        let (process, port) = serve(worker, &folder, simulated).await;
+        let (process, port) = self.serve(&folder).await;
         Workerd {
-            worker,
-            simulated,
+            setup: self,
             folder,
             process: RefCell::new(Some(process)),
             port: Cell::new(port),
         }
+    }
+
+    fn command(&self, folder: &TempDir) -> Command {
+        if self.simulated {
+            let mut command = Command::new(place(NODE));
+            command
+                .arg("node")
+                .arg(self.place.join("miniflare.mjs"))
+                .arg(&self.place)
+                .arg(folder.path())
+                // It ends when nobody holds the other side.
+                .stdin(Stdio::piped());
+            return command;
+        }
+        let mut command = Command::new(place(BINARY));
+        command
+            .arg("serve")
+            .arg(&self.config)
+            .arg("config")
+            .args(["--socket-addr", "http=127.0.0.1:0", "--control-fd", "1"])
+            .arg(format!("--directory-path=disk={}", folder.path().display()))
+            .envs(self.variables.iter().copied())
+            .stdin(Stdio::null());
+        command
+    }
+
+    async fn serve(&self, folder: &TempDir) -> (Child, u64) {
+        let mut command = self.command(folder);
+        listening(&mut command).await
+    }
+}
+
+impl Workerd {
+    pub(crate) async fn start(worker: &str) -> Workerd {
+        Setup::new(worker).start().await
+    }
+
+    /// The same started by miniflare, with the bindings that the worker's `miniflare.mjs` has. It cannot be
+    /// killed whole.
+    pub(crate) async fn in_miniflare(worker: &str) -> Workerd {
+        let setup = Setup {
+            simulated: true,
+            ..Setup::new(worker)
+        };
+        setup.start().await
     }
 
     pub(crate) fn url(&self) -> String {
@@ -68,39 +150,14 @@ impl Workerd {
         let mut process = process.expect("nobody else restarts it meanwhile");
         process.kill().await.expect("workerd is killed");
         tokio::time::sleep(away).await;
-        let (process, port) = serve(self.worker, &self.folder, self.simulated).await;
+        let (process, port) = self.setup.serve(&self.folder).await;
         self.process.replace(Some(process));
         self.port.set(port);
     }
 }
 
-async fn serve(worker: &str, folder: &TempDir, simulated: bool) -> (Child, u64) {
-    let place = |variable: &str| {
-        let value = std::env::var_os(variable);
-        PathBuf::from(value.unwrap_or_else(|| panic!("{variable} is set by .ci/cloudflare")))
-    };
-    let place_of_worker = place(WORKERS).join(worker);
-    let mut command = match simulated {
-        false => Command::new(place(BINARY)),
-        true => Command::new(place(NODE)),
-    };
-    if simulated {
-        command
-            .arg("node")
-            .arg(place_of_worker.join("miniflare.mjs"))
-            .arg(&place_of_worker)
-            .arg(folder.path())
-            // It ends when nobody holds the other side.
-            .stdin(Stdio::piped());
-    } else {
-        command
-            .arg("serve")
-            .arg(place_of_worker.join("worker.capnp"))
-            .arg("config")
-            .args(["--socket-addr", "http=127.0.0.1:0", "--control-fd", "1"])
-            .arg(format!("--directory-path=disk={}", folder.path().display()))
-            .stdin(Stdio::null());
-    }
+/// Starts it, and waits until it says where it listens.
+async fn listening(command: &mut Command) -> (Child, u64) {
     let mut process = command
         .stdout(Stdio::piped())
         // It tells of every panic and every reset, which are many here and on purpose.

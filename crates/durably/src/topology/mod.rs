@@ -39,7 +39,7 @@ pub use reader::{
     Change, FallbackEvent, Fallbacks, NoFallbacks, Origin, ReaderCounters, ReaderOptions, Reading,
     Source, TopologyReader, TopologyUnavailable, UnavailableReason,
 };
-pub use receiver::{RECEIVER_MIGRATIONS, StateReceiver};
+pub use receiver::{Applied, RECEIVER_MIGRATIONS, StateReceiver};
 pub use shelf::{SHELF_MIGRATIONS, Shelf, ShelfObject};
 #[cfg(feature = "testing")]
 pub(crate) use snapshot::encode;

@@ -81,6 +81,20 @@ fn only_what_is_newer_is_applied() {
     assert!(apply(update("one", 6, 1)));
     assert!(apply(update("two", 1, 1)), "the group has moved");
     assert_eq!(value(), Some(json!(["two", 1, 1])));
+    let applied = shard.call(|shard| async move { shard.states.applied("g", 10).await });
+    let applied = world.block_on(applied).expect("the shard answers");
+    let shown = serde_json::to_value(applied.expect("storage answers")).expect("it has a text");
+    assert_eq!(
+        shown,
+        json!([{
+            "group": "g",
+            "channel": "limits",
+            "version": 1,
+            "coordinator": "two",
+            "incarnation": {"createdAt": 1, "nonce": "00"},
+            "value": ["two", 1, 1],
+        }])
+    );
 }
 
 #[test]

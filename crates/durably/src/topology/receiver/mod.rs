@@ -16,7 +16,7 @@ use crate::migrations::Migration;
 use crate::scheduler::{Participant, Scheduler};
 use crate::time::Timestamp;
 
-pub use store::RECEIVER_MIGRATIONS;
+pub use store::{Applied, RECEIVER_MIGRATIONS};
 
 /// What a member has of the state channels of its groups. Clones are handles to the same.
 ///
@@ -96,6 +96,20 @@ impl StateReceiver {
         let host = self.0.scheduler.host();
         let read =
             host.transaction(move |transaction| store::value(transaction.sql(), &group, &channel));
+        read.await
+    }
+
+    /// What was applied last of a group's channels, by the bytes of their names, at most `limit` of them.
+    ///
+    /// # Errors
+    ///
+    /// What storage answers.
+    pub async fn applied(&self, group: &str, limit: u64) -> Result<Vec<Applied>, StorageError> {
+        let group = group.to_owned();
+        let host = self.0.scheduler.host();
+        let read = host.transaction(move |transaction| {
+            store::applied_of_group(transaction.sql(), &group, limit)
+        });
         read.await
     }
 }

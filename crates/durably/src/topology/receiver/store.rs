@@ -1,9 +1,10 @@
 //! The table of what a member has applied.
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::StorageError;
-use crate::host::Sql;
+use crate::host::{Row, Sql};
 use crate::migrations::Migration;
 use crate::topology::delivery::StateUpdate;
 use crate::topology::snapshot::{Edition, Incarnation};
@@ -23,6 +24,57 @@ pub const RECEIVER_MIGRATIONS: &[Migration] = &[Migration {
         ) STRICT, WITHOUT ROWID;",
     down: "DROP TABLE durability_topology_applied;",
 }];
+
+/// What a member applied last of a group's channel.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Applied {
+    /// The group.
+    pub group: String,
+    /// The channel.
+    pub channel: String,
+    /// Its version, which compares within one incarnation of one coordinator.
+    pub version: u64,
+    /// Who sent it.
+    pub coordinator: String,
+    /// The coordinator's incarnation.
+    pub incarnation: Incarnation,
+    /// The value.
+    pub value: Value,
+}
+
+/// What was applied last of a group's channels.
+pub(super) fn applied_of_group(
+    sql: &dyn Sql,
+    group: &str,
+    limit: u64,
+) -> Result<Vec<Applied>, StorageError> {
+    sql.all(
+        "SELECT channel, coordinator, created_at, nonce, version, value
+         FROM durability_topology_applied WHERE group_id = ? ORDER BY channel LIMIT ?",
+        &[group.into(), limit.into()],
+        |row| {
+            Ok(Applied {
+                group: group.to_owned(),
+                channel: row.string(0)?,
+                coordinator: row.string(1)?,
+                incarnation: Incarnation {
+                    created_at: row.time(2)?,
+                    nonce: row.string(3)?,
+                },
+                version: row.count(4)?,
+                value: json(row, 5)?,
+            })
+        },
+    )
+}
+
+fn json(row: &dyn Row, column: usize) -> Result<Value, StorageError> {
+    serde_json::from_str(row.text(column)?).map_err(|_| StorageError::Value {
+        column,
+        expected: "a value in JSON",
+    })
+}
 
 /// Who sent what was applied last of a group's channel, and with which version.
 pub(super) fn applied(
@@ -56,12 +108,7 @@ pub(super) fn value(
     sql.first(
         "SELECT value FROM durability_topology_applied WHERE group_id = ? AND channel = ?",
         &[group.into(), channel.into()],
-        |row| {
-            serde_json::from_str(row.text(0)?).map_err(|_| StorageError::Value {
-                column: 0,
-                expected: "a value in JSON",
-            })
-        },
+        |row| json(row, 0),
     )
 }
 
