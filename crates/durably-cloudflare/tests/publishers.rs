@@ -7,7 +7,7 @@
 mod workerd;
 
 use serde_json::{Value, json};
-use workerd::Workerd;
+use workerd::{Setup, Workerd};
 
 async fn ask(workerd: &Workerd, client: &reqwest::Client, question: Value) -> Value {
     let asked = client.post(workerd.url()).json(&question).send().await;
@@ -16,7 +16,7 @@ async fn ask(workerd: &Workerd, client: &reqwest::Client, question: Value) -> Va
 }
 
 async fn examine(binding: &str, cases: usize) {
-    let workerd = Workerd::in_miniflare("exam").await;
+    let workerd = Setup::new("exam").in_miniflare().start().await;
     let client = workerd::client();
     let names = ask(&workerd, &client, json!({ "publisher": binding })).await;
     let names = names

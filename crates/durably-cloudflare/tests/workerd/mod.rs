@@ -84,6 +84,13 @@ impl Setup {
         self
     }
 
+    /// Miniflare starts it, with the bindings that the worker's `miniflare.mjs` has. It cannot be killed
+    /// whole.
+    pub(crate) fn in_miniflare(mut self) -> Setup {
+        self.simulated = true;
+        self
+    }
+
     pub(crate) async fn start(self) -> Workerd {
         let folder = TempDir::new().expect("a folder for objects");
         let (process, port) = self.serve(&folder).await;
@@ -103,6 +110,7 @@ impl Setup {
                 .arg(self.place.join("miniflare.mjs"))
                 .arg(&self.place)
                 .arg(folder.path())
+                .envs(self.variables.iter().copied())
                 // It ends when nobody holds the other side.
                 .stdin(Stdio::piped());
             return command;
@@ -128,16 +136,6 @@ impl Setup {
 impl Workerd {
     pub(crate) async fn start(worker: &str) -> Workerd {
         Setup::new(worker).start().await
-    }
-
-    /// The same started by miniflare, with the bindings that the worker's `miniflare.mjs` has. It cannot be
-    /// killed whole.
-    pub(crate) async fn in_miniflare(worker: &str) -> Workerd {
-        let setup = Setup {
-            simulated: true,
-            ..Setup::new(worker)
-        };
-        setup.start().await
     }
 
     pub(crate) fn url(&self) -> String {
