@@ -22,8 +22,10 @@ pub(crate) enum Place {
 /// What cases set; the two hosts call it differently.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    /// Where jobs are posted to.
-    pub(crate) job_url: String,
+    /// Where jobs are posted to; none for a host that takes no jobs.
+    pub(crate) job_url: Option<String>,
+    /// What requests must carry.
+    pub(crate) token: Option<&'static str>,
     pub(crate) round_wait: Duration,
     pub(crate) grant_timeout: Duration,
     pub(crate) default_limit: u64,
@@ -34,7 +36,8 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            job_url: "http://127.0.0.1:9/run".to_owned(),
+            job_url: Some("http://127.0.0.1:9/run".to_owned()),
+            token: None,
             round_wait: Duration::from_millis(5),
             grant_timeout: Duration::from_secs(30),
             default_limit: 10,
@@ -48,7 +51,7 @@ const ROUND_PERIOD_MS: u128 = 10;
 impl Settings {
     pub(crate) fn jobs_to(url: String) -> Settings {
         Settings {
-            job_url: url,
+            job_url: Some(url),
             ..Settings::default()
         }
     }
@@ -57,13 +60,18 @@ impl Settings {
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
         let milliseconds = |duration: Duration| duration.as_millis().to_string();
         let mut variables = vec![
-            ("DURABLY_JOB_URL", self.job_url.clone()),
             ("DURABLY_ROUND_WAIT_MS", milliseconds(self.round_wait)),
             ("DURABLY_ROUND_PERIOD_MS", ROUND_PERIOD_MS.to_string()),
             ("DURABLY_GRANT_TIMEOUT_MS", milliseconds(self.grant_timeout)),
             ("DURABLY_ALARM_MIN_DELAY_MS", "1000".to_owned()),
             ("DURABLY_DEFAULT_LIMIT", self.default_limit.to_string()),
         ];
+        if let Some(url) = &self.job_url {
+            variables.push(("DURABLY_JOB_URL", url.clone()));
+        }
+        if let Some(token) = self.token {
+            variables.push(("DURABLY_API_TOKEN", token.to_owned()));
+        }
         if let Some(channels) = self.state_channels {
             variables.push(("DURABLY_STATE_CHANNELS", channels.to_owned()));
             variables.push(("DURABLY_DRAIN_CHECK_PERIOD_MS", "50".to_owned()));
@@ -83,16 +91,23 @@ impl Settings {
             // What runs when it is told to end runs again afterwards, as after any eviction.
             "--drain-timeout=100ms",
             "--log-level=error",
-            &format!("--job-endpoint={}", self.job_url),
             &format!("--round-wait={}ms", self.round_wait.as_millis()),
             &format!("--round-period={ROUND_PERIOD_MS}ms"),
             &format!("--grant-timeout={}ms", self.grant_timeout.as_millis()),
             &format!("--default-limit={}", self.default_limit),
         ]);
+        let setup = match &self.job_url {
+            Some(url) => setup.args(["--job-endpoint", url]),
+            None => setup,
+        };
+        let setup = match self.token {
+            Some(token) => setup.variable("DURABLY_TOKEN", token),
+            None => setup,
+        };
         match self.state_channels {
             Some(channels) => setup.args([
-                &*format!("--state-channels={channels}"),
                 "--drain-check-period=50ms",
+                &format!("--state-channels={channels}"),
             ]),
             None => setup,
         }

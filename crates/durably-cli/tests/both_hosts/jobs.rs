@@ -15,6 +15,7 @@ on_both_hosts!(
     leases_admit_jobs_at_once,
     jobs_come_line_by_line,
     a_foreign_client_shares_the_budget,
+    jobs_of_former_shards_are_known_and_run,
 );
 
 fn job(id: &str, group: &str, body: Value) -> Value {
@@ -278,4 +279,39 @@ async fn a_foreign_client_shares_the_budget(place: Place) {
     .await;
     crate::budgets::send(&host, report(2)).await;
     host.until_state("acme", "1", "completed").await;
+}
+
+async fn jobs_of_former_shards_are_known_and_run(place: Place) {
+    let (endpoint, host) = start(place).await;
+    host.put("accounts/acme/limit", json!({"limit": 1})).await;
+    let shards = "accounts/acme/shards";
+    let set = host
+        .put(shards, json!({"shards": ["two", "one"]}))
+        .await
+        .ok();
+    assert_eq!(set["current"]["shards"], json!(["one", "two"]));
+    let jobs: Vec<Value> = (0..6)
+        .map(|id| job(&id.to_string(), "g", json!({"hold": true})))
+        .collect();
+    assert_eq!(host.post("jobs", json!(jobs)).await.status, 202);
+    until_begun(&endpoint, 1).await;
+    let changed = host.put(shards, json!({"shards": ["three"]})).await.ok();
+    assert_eq!(changed["current"]["shards"], json!(["three"]));
+    assert_eq!(changed["former"], json!([set["current"]]));
+    let again = host.post("jobs", json!(jobs)).await;
+    for result in again.body["results"].as_array().unwrap() {
+        assert_eq!(result["outcome"], "duplicate", "{result}");
+    }
+    assert_eq!(
+        host.post("jobs", job("new", "g", json!({}))).await.status,
+        202
+    );
+    host.kill().await;
+    host.start_again().await;
+    assert_eq!(host.get(shards).await.ok()["current"], changed["current"]);
+    endpoint.release();
+    for id in ["0", "1", "2", "3", "4", "5", "new"] {
+        host.until_state("acme", id, "completed").await;
+    }
+    assert_eq!(endpoint.seen().begun(), 7);
 }

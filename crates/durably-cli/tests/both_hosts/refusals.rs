@@ -1,9 +1,10 @@
 //! What is wrong is refused alike: status, code and the field to blame. Nothing of it is stored.
 
 use reqwest::Method;
+use reqwest::header::AUTHORIZATION;
 use serde_json::{Value, json};
 
-use crate::host::{Host, Place, Settings};
+use crate::host::{Host, Place, Settings, answer};
 
 on_both_hosts!(
     wrong_budgets_and_messages,
@@ -11,6 +12,8 @@ on_both_hosts!(
     wrong_jobs_of_a_list_alone,
     unknown_paths_and_methods,
     bodies_that_are_no_json,
+    a_token_is_asked_for_everywhere_but_at_health,
+    jobs_without_anybody_to_run_them,
 );
 
 const JSON: &str = "application/json";
@@ -291,4 +294,63 @@ async fn bodies_that_are_no_json(place: Place) {
         host.get("accounts/acme/limit").await.ok(),
         json!({"limit": 10})
     );
+}
+
+async fn a_token_is_asked_for_everywhere_but_at_health(place: Place) {
+    let settings = Settings {
+        token: Some("open-sesame"),
+        ..Settings::default()
+    };
+    let host = Host::start(place, &settings).await;
+    let paths = [
+        (Method::POST, "jobs"),
+        (Method::GET, "accounts/acme/usage"),
+        (Method::GET, "accounts/acme/jobs/1"),
+        (Method::POST, "holders/acme/messages"),
+        (Method::PUT, "topologies/main/groups/t1"),
+        (Method::GET, "topologies/main/published/t1"),
+        (Method::GET, "nothing"),
+        (Method::PATCH, "jobs"),
+    ];
+    for given in [
+        None,
+        Some("Bearer open-sesam"),
+        Some("Bearer open-sesame2"),
+        Some("Basic open-sesame"),
+        Some("open-sesame"),
+    ] {
+        for (method, path) in paths.clone() {
+            let request = host.request(method.clone(), path).await.json(&json!({}));
+            let request = match given {
+                Some(given) => request.header(AUTHORIZATION, given),
+                None => request,
+            };
+            let refused = answer(request).await.unwrap();
+            let (status, code, _) = refused.refusal();
+            assert_eq!(
+                (status, code),
+                (401, "unauthorized"),
+                "{method} {path} {given:?}"
+            );
+        }
+    }
+    assert_eq!(host.get("health").await.status, 200);
+    let known = host.request(Method::GET, "accounts/acme/limit").await;
+    let known = answer(known.bearer_auth("open-sesame")).await.unwrap();
+    assert_eq!(known.ok(), json!({"limit": 10}));
+}
+
+async fn jobs_without_anybody_to_run_them(place: Place) {
+    let settings = Settings {
+        job_url: None,
+        ..Settings::default()
+    };
+    let host = Host::start(place, &settings).await;
+    let refused = host
+        .post("jobs", json!({"account": "acme", "id": "1"}))
+        .await;
+    assert_eq!(refused.refusal(), (501, "no_job_endpoint", ""));
+    // It still keeps budgets.
+    let limit = host.put("accounts/acme/limit", json!({"limit": 3})).await;
+    assert_eq!(limit.ok(), json!({"limit": 3}));
 }

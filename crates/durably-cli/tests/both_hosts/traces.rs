@@ -27,7 +27,7 @@ async fn the_replies_are_those_of_the_traces(place: Place) {
         place,
         &Settings {
             // All requests of a round must arrive within it.
-            round_wait: Duration::from_millis(250),
+            round_wait: Duration::from_millis(400),
             grant_timeout: Duration::from_millis(LONG_MS),
             ..Settings::default()
         },
