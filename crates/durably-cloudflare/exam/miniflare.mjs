@@ -13,6 +13,7 @@ const options = convertV4MiniflareOptions({
   modulesRoot: worker,
   modules: [
     module("ESModule", "worker.js"),
+    module("ESModule", "desk.js"),
     module("ESModule", "exam.js"),
     module("ESModule", "exam_piece0.js"),
     module("CompiledWasm", "exam_bg.wasm"),

@@ -1,7 +1,10 @@
 // Declares the exam's classes to the platform, and is the examiners' way to them: a POST to any path, of
 // {object, action, request} for the host exam, of {publisher, case} for that of publishers.
 import { DurableObject } from "cloudflare:workers";
+import { askDesk } from "./desk.js";
 import { Exam, ShelfHalf, examine_publisher, publisher_cases } from "./exam.js";
+
+export { Desk } from "./desk.js";
 
 export class ExamObject extends DurableObject {
   #inner;
@@ -50,8 +53,12 @@ async function examine(env, publisher, name) {
 
 export default {
   async fetch(request, env) {
-    const { object, action, request: step, publisher, case: name } = await request.json();
+    const { object, action, request: step, publisher, case: name, desk } = await request.json();
     if (publisher) return examine(env, publisher, name);
+    if (desk) {
+      const answer = await askDesk(env, desk, step).catch((error) => ({ thrown: error.message }));
+      return Response.json(answer);
+    }
     const stub = env.EXAM.getByName(object);
     try {
       if (action === "abort") {

@@ -1,9 +1,12 @@
 //! The worker that takes the exams: of the host, by a class whose objects do the steps of the exam's
-//! cases, and of the publishers, see `publishers.rs` in the next folder. `exam/worker.js` declares the classes to
+//! cases, and of the publishers, see `publishers.rs` in the next folder; and the documented class of one's own,
+//! `desk.rs`. `exam/worker.js` declares the classes to
 //! the platform and passes on what the examiners in `tests` ask.
 #![cfg(target_arch = "wasm32")]
 #![allow(missing_docs, reason = "nobody uses it as a library")]
 
+#[path = "../exam/desk.rs"]
+pub mod desk;
 #[path = "../exam/publishers.rs"]
 pub mod publishers;
 

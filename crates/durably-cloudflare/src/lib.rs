@@ -43,6 +43,6 @@ pub use javascript::exception_text;
 #[cfg(target_arch = "wasm32")]
 pub use object::DurableInstance;
 #[cfg(target_arch = "wasm32")]
-pub use stubs::{MissingBinding, ObjectStubs, StubError, holder_stubs};
+pub use stubs::{MissingBinding, ObjectStubs, StubError, holder_refusal, holder_stubs};
 #[cfg(target_arch = "wasm32")]
 pub use timer::WorkerTimer;

@@ -9,11 +9,12 @@ use std::rc::Rc;
 
 use durably::error::http_status;
 use durably::host::LocalFuture;
+use durably::semaphore::SemaphoreError;
 use durably::semaphore::client::{ClientError, HolderCall, HolderFn, holder_fn};
 use durably::semaphore::protocol::Reply;
 use js_sys::{Array, Function, JSON, Object, Promise, Reflect};
-use serde::Deserialize;
-use wasm_bindgen::{JsCast, JsValue};
+use serde::{Deserialize, Serialize};
+use wasm_bindgen::{JsCast, JsError, JsValue};
 use wasm_bindgen_futures::JsFuture;
 
 use crate::javascript::exception_text;
@@ -196,16 +197,36 @@ fn thrown(exception: &JsValue) -> ClientError {
     ClientError::unreachable(exception_text(exception))
 }
 
-/// What a holder's refusal says: the message of the error that `permits` throws.
-#[derive(Deserialize)]
+/// What a holder's refusal says: the message of the error that `permits` throws, since an error loses all else on
+/// its way.
+#[derive(Serialize, Deserialize)]
 struct Refusal {
     error: Told,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Told {
     code: String,
     message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+}
+
+/// What `permits` of a holder's class throws when its holder answers `error`, so that clients are told its code.
+pub fn holder_refusal(error: &SemaphoreError) -> JsValue {
+    let field = match error {
+        SemaphoreError::Malformed(error) => Some(error.field.clone()),
+        _ => None,
+    };
+    let refusal = Refusal {
+        error: Told {
+            code: error.code().to_owned(),
+            message: error.to_string(),
+            field,
+        },
+    };
+    // Texts: nothing of it can fail to be written.
+    JsError::new(&serde_json::to_string(&refusal).unwrap_or_default()).into()
 }
 
 fn refusal(error: &StubError) -> ClientError {
@@ -218,7 +239,7 @@ fn refusal(error: &StubError) -> ClientError {
     };
     match serde_json::from_str(text) {
         Ok(Refusal {
-            error: Told { code, message },
+            error: Told { code, message, .. },
         }) => {
             let status = http_status(&code);
             ClientError::Refused {
