@@ -101,6 +101,7 @@ async fn a_message_of_the_wrong_shape_is_refused_by_rpc_as_by_http() {
         let text = message.to_string();
         let told = workerd::client()
             .post(format!("{}{path}", workerd.url()))
+            .header("content-type", "application/json")
             .body(text)
             .send()
             .await
