@@ -5,6 +5,8 @@ import { DurableObject } from "cloudflare:workers";
 import { memoryBytes } from "./memory.js";
 import ready, * as classes from "./worker.js";
 
+export { TopologyCoordinator, TopologyMember, TopologyShelf } from "./worker.js";
+
 const doors = {
   // Never answered: the caller is told that the object was reset. Only a fresh macrotask may abort: what Rust has queued
   // would be lost for all objects otherwise.
@@ -32,6 +34,8 @@ export class Empty extends withDoors(DurableObject) {
 }
 
 export class AccountLimit extends withDoors(classes.AccountLimit) {}
+
+export class JobShard extends withDoors(classes.JobShard) {}
 
 export default {
   async fetch(request, env, ctx) {

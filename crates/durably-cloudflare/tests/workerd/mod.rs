@@ -41,7 +41,7 @@ pub(crate) struct Setup {
     config: PathBuf,
     /// Miniflare starts it, which brings its simulators of KV and R2.
     simulated: bool,
-    variables: Vec<(&'static str, &'static str)>,
+    variables: Vec<(&'static str, String)>,
     /// Where an own configuration is, for as long as it is needed.
     _own: Option<TempDir>,
 }
@@ -64,8 +64,8 @@ impl Setup {
     }
 
     /// A setting of the worker, which its configuration takes from the environment.
-    pub(crate) fn variable(mut self, name: &'static str, value: &'static str) -> Setup {
-        self.variables.push((name, value));
+    pub(crate) fn variable(mut self, name: &'static str, value: impl Into<String>) -> Setup {
+        self.variables.push((name, value.into()));
         self
     }
 
@@ -110,7 +110,7 @@ impl Setup {
                 .arg(self.place.join("miniflare.mjs"))
                 .arg(&self.place)
                 .arg(folder.path())
-                .envs(self.variables.iter().copied())
+                .envs(self.variables.iter().map(|(name, value)| (name, value)))
                 // It ends when nobody holds the other side.
                 .stdin(Stdio::piped());
             return command;
@@ -122,7 +122,7 @@ impl Setup {
             .arg("config")
             .args(["--socket-addr", "http=127.0.0.1:0", "--control-fd", "1"])
             .arg(format!("--directory-path=disk={}", folder.path().display()))
-            .envs(self.variables.iter().copied())
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         command
     }

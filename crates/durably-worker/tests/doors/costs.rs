@@ -1,20 +1,10 @@
 //! What the objects of the ready-made worker say of their costs, in a real workerd.
-#![cfg(not(target_arch = "wasm32"))]
-
-#[path = "../../durably-cloudflare/tests/workerd/mod.rs"]
-mod workerd;
 
 use std::time::Duration;
 
+use crate::post;
+use crate::workerd::Workerd;
 use serde_json::{Value, json};
-use workerd::Workerd;
-
-async fn post(workerd: &Workerd, path: &str, body: Value) -> Value {
-    let url = format!("{}{path}", workerd.url());
-    let answer = workerd::client().post(url).json(&body).send().await;
-    let answer = answer.expect("workerd answers");
-    answer.json().await.expect("the answer is JSON")
-}
 
 #[tokio::test]
 #[ignore = "needs workerd: run .ci/cloudflare test"]
