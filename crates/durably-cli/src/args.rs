@@ -8,6 +8,7 @@ use crate::bench::BenchArgs;
 use crate::config::{LogFormat, LogLevel, Period, Settings};
 use crate::exit::EXIT_CODES;
 use crate::topology::TopologyArgs;
+use crate::workerd::WorkerdArgs;
 
 /// Runs jobs of many accounts, each within its limit of running jobs, and loses none.
 #[derive(Debug, Parser)]
@@ -49,6 +50,11 @@ pub(crate) struct DemoArgs {
     /// How many times faster than a whole day in 45 s.
     #[arg(long, default_value_t = 1.0, value_parser = speed, value_name = "FACTOR")]
     pub(crate) speed: f64,
+    /// Run the ready-made worker in a local workerd instead of the server.
+    #[arg(long)]
+    pub(crate) cloudflare: bool,
+    #[command(flatten)]
+    pub(crate) workerd: WorkerdArgs,
     /// Run the server as a process of its own and kill it (SIGKILL) this often, for instance "2s".
     #[arg(long, value_name = "PERIOD")]
     pub(crate) kill_every: Option<Period>,

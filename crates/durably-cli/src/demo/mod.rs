@@ -2,7 +2,8 @@
 //!
 //! Airlines are accounts, airports groups. The server is the real one, driven over HTTP; the jobs
 //! run at an endpoint in this process, which counts what really runs. With `--kill-every` the
-//! server is a process of its own that is killed and started again.
+//! server is a process of its own that is killed and started again; with `--cloudflare` that is a
+//! workerd with the ready-made worker.
 
 mod board;
 mod day;
@@ -27,7 +28,7 @@ use self::day::{Flight, Pace};
 use self::display::{Display, Progress};
 use self::driver::Server;
 use self::endpoint::Shared;
-use self::server::Process;
+use self::server::Recipe;
 use self::summary::Summary;
 use crate::args::DemoArgs;
 use crate::exit::Failure;
@@ -58,6 +59,10 @@ pub(crate) fn run(args: DemoArgs) -> Result<(), Failure> {
 }
 
 async fn demonstrate(args: DemoArgs) -> Result<(), Failure> {
+    let worker = match args.cloudflare {
+        true => Some(args.workerd.worker("durably")?),
+        false => None,
+    };
     // Also holds the server's settings, so it is there with a data folder of the user's too.
     let scratch = tempfile::tempdir().map_err(Failure::io("making a folder for the demo"))?;
     let data_dir = args
@@ -74,20 +79,29 @@ async fn demonstrate(args: DemoArgs) -> Result<(), Failure> {
     let start = Instant::now();
     let board = Shared::new(Board::new(&flights, LIMITS, start));
     let endpoint = endpoint::start(board.clone(), pace).await?;
-    let settings = server::settings(&data_dir, endpoint, LIMITS);
     let show = Show {
         flights,
         pace,
         start,
         board,
     };
-    let (took, restarts, still_out) = match args.kill_every {
-        None => show.calm(&settings).await?,
-        Some(period) => {
+    let settings = server::settings(&data_dir, endpoint, LIMITS);
+    let period = args.kill_every.map(|period| period.duration());
+    let (took, restarts, still_out) = match worker {
+        Some(worker) => {
+            let recipe = Recipe::Workerd {
+                worker,
+                objects: data_dir,
+                settings: server::worker_settings(endpoint, LIMITS),
+            };
+            show.apart(&recipe, period).await?
+        }
+        None if period.is_some() => {
             let config = scratch.path().join("serve.toml");
             std::fs::write(&config, settings).map_err(Failure::io("writing the settings"))?;
-            show.killed(&config, period.duration()).await?
+            show.apart(&Recipe::Serve(config), period).await?
         }
+        None => show.calm(&settings).await?,
     };
     let board = show.board.lock();
     let summary = Summary {
@@ -141,9 +155,9 @@ impl Show {
         Ok((took, 0, still_out))
     }
 
-    /// The day with a server that is killed and started again.
-    async fn killed(&self, config: &Path, period: Duration) -> Result<Course, Failure> {
-        let process = Process::start(config).await?;
+    /// The day with a server in a process of its own, killed every `period` and started again.
+    async fn apart(&self, recipe: &Recipe, period: Option<Duration>) -> Result<Course, Failure> {
+        let process = recipe.start().await?;
         let (at, whereabouts) = watch::channel(Some(process.address()));
         let (count, restarts) = watch::channel(0);
         let (stop, stopped) = watch::channel(false);
@@ -153,7 +167,7 @@ impl Show {
             stop.send_replace(true);
             took
         };
-        let killing = server::keep_killing(process, config, period, &at, &count, stopped);
+        let killing = server::keep_killing(process, recipe, period, &at, &count, stopped);
         let mut passing = std::pin::pin!(passing);
         let mut killing = std::pin::pin!(killing);
         let (took, process) = tokio::select! {

@@ -1,7 +1,8 @@
-//! The demo's server: in this process, or a process of its own that is killed and started again.
+//! The demo's server: in this process, or a process of its own that is killed and started again,
+//! `durably serve` or workerd.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio::time::MissedTickBehavior;
 use crate::config::Settings;
 use crate::exit::Failure;
 use crate::serve::{self, LISTENING};
+use crate::workerd::{Worker, Workerd, forget_settings};
 
 /// A server that opens a folder is not up at once.
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
@@ -43,6 +45,21 @@ drain_timeout = "2s"
     )
 }
 
+/// The same for the ready-made worker, as variables of its environment.
+pub(super) fn worker_settings(
+    endpoint: SocketAddr,
+    limits: super::board::Limits,
+) -> Vec<(&'static str, String)> {
+    vec![
+        ("DURABLY_JOB_URL", format!("http://{endpoint}/run")),
+        ("DURABLY_DEFAULT_LIMIT", limits.account.to_string()),
+        ("DURABLY_DEFAULT_GROUP_LIMIT", limits.group.to_string()),
+        ("DURABLY_ROUND_WAIT_MS", "20".to_owned()),
+        ("DURABLY_ROUND_PERIOD_MS", "40".to_owned()),
+        ("DURABLY_GRANT_TIMEOUT_MS", "1000".to_owned()),
+    ]
+}
+
 /// Starts the server in this process.
 pub(super) async fn in_process(settings: &str) -> Result<serve::Server, Failure> {
     let settings: Settings =
@@ -71,12 +88,7 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true);
-        for (name, _) in std::env::vars_os() {
-            // What a user has set for a server of their own is none of this one's matter.
-            if name.as_encoded_bytes().starts_with(b"DURABLY_") {
-                command.env_remove(name);
-            }
-        }
+        forget_settings(&mut command);
         let mut child = command
             .spawn()
             .map_err(Failure::io("starting the server"))?;
@@ -114,28 +126,80 @@ impl Process {
     }
 }
 
-/// Kills the server every `period` and starts it again at once, until told to stop; leaves it
-/// running.
+/// How to have a server in a process of its own, now and after it was killed.
+pub(super) enum Recipe {
+    /// `durably serve` with the settings in this file.
+    Serve(PathBuf),
+    Workerd {
+        worker: Worker,
+        /// The folder of its objects.
+        objects: PathBuf,
+        settings: Vec<(&'static str, String)>,
+    },
+}
+
+/// A server in a process of its own.
+pub(super) enum Running {
+    Serve(Process),
+    Workerd(Workerd),
+}
+
+impl Recipe {
+    pub(super) async fn start(&self) -> Result<Running, Failure> {
+        Ok(match self {
+            Recipe::Serve(config) => Running::Serve(Process::start(config).await?),
+            Recipe::Workerd {
+                worker,
+                objects,
+                settings,
+            } => Running::Workerd(Workerd::start(worker, objects, settings).await?),
+        })
+    }
+}
+
+impl Running {
+    pub(super) fn address(&self) -> SocketAddr {
+        match self {
+            Running::Serve(process) => process.address(),
+            Running::Workerd(workerd) => workerd.address(),
+        }
+    }
+
+    pub(super) async fn kill(self) -> Result<(), Failure> {
+        match self {
+            Running::Serve(process) => process.kill().await,
+            Running::Workerd(workerd) => workerd.kill().await,
+        }
+    }
+}
+
+/// Kills the server every `period`, or never, and starts it again at once, until told to stop; leaves
+/// it running.
 pub(super) async fn keep_killing(
-    mut process: Process,
-    config: &Path,
-    period: Duration,
+    mut running: Running,
+    recipe: &Recipe,
+    period: Option<Duration>,
     whereabouts: &watch::Sender<Option<SocketAddr>>,
     restarts: &watch::Sender<u64>,
     mut stop: watch::Receiver<bool>,
-) -> Result<Process, Failure> {
+) -> Result<Running, Failure> {
+    let Some(period) = period else {
+        // Whoever would tell is gone, which is as good.
+        let _ = stop.wait_for(|stop| *stop).await;
+        return Ok(running);
+    };
     let mut ticks = tokio::time::interval_at((std::time::Instant::now() + period).into(), period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => return Ok(process),
+            _ = stop.wait_for(|stop| *stop) => return Ok(running),
             _ = ticks.tick() => {}
         }
         whereabouts.send_replace(None);
-        process.kill().await?;
-        process = Process::start(config).await?;
-        whereabouts.send_replace(Some(process.address()));
+        running.kill().await?;
+        running = recipe.start().await?;
+        whereabouts.send_replace(Some(running.address()));
         restarts.send_modify(|restarts| *restarts += 1);
     }
 }
