@@ -93,8 +93,10 @@ enum Name {
     Counts,
     /// Rows of each job, beside the least possible.
     Rows,
-    /// The same objects in workerd: sizes, times, memory and what the platform bills.
+    /// The same objects in workerd: sizes, times, memory, rows.
     Cloudflare,
+    /// What jobs are billed there.
+    CloudflareCosts,
 }
 
 /// What measurements are given.
@@ -167,6 +169,7 @@ fn measure(name: Name, bench: &mut Bench) -> Result<(), BoxError> {
         Name::Counts => on_runtime(counts::measure(bench)),
         Name::Rows => on_runtime(rows::measure(bench)),
         Name::Cloudflare => on_runtime(cloudflare::measure(bench)),
+        Name::CloudflareCosts => on_runtime(cloudflare::measure_costs(bench)),
     }
 }
 

@@ -39,6 +39,31 @@ pub(super) struct Costs {
     pub(super) rows_written: f64,
 }
 
+/// What Cloudflare bills 1,000 of something. Each alarm that is set is a row written, each that goes off a
+/// request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bill {
+    pub(super) rows_read: f64,
+    pub(super) rows_written: f64,
+    pub(super) requests: f64,
+    pub(super) alarms: f64,
+    pub(super) alarms_set: f64,
+}
+
+impl Bill {
+    pub(super) fn mean(bills: &[Bill]) -> Bill {
+        let mean =
+            |of: fn(&Bill) -> f64| bills.iter().map(of).sum::<f64>() / bills.len().max(1) as f64;
+        Bill {
+            rows_read: mean(|bill| bill.rows_read),
+            rows_written: mean(|bill| bill.rows_written),
+            requests: mean(|bill| bill.requests),
+            alarms: mean(|bill| bill.alarms),
+            alarms_set: mean(|bill| bill.alarms_set),
+        }
+    }
+}
+
 pub(super) struct Report {
     json: bool,
     section: String,
@@ -139,6 +164,35 @@ impl Report {
             count(costs.transactions),
             count(costs.statements),
             count(costs.rows_written)
+        ))
+    }
+
+    /// The heads of the columns that [`bill`](Self::bill) fills.
+    pub(super) fn bill_head(&mut self, label: &str) -> io::Result<()> {
+        self.print(&format!(
+            "  {label:<50} {:>10} {:>12} {:>9} {:>9} {:>10}",
+            "rows read", "rows written", "requests", "alarms", "alarms set"
+        ))
+    }
+
+    /// What 1,000 of something are billed.
+    pub(super) fn bill(&mut self, label: &str, bill: Bill) -> io::Result<()> {
+        self.document.push(json!({
+            "section": self.section,
+            "label": label,
+            "rowsRead": bill.rows_read,
+            "rowsWritten": bill.rows_written,
+            "requests": bill.requests,
+            "alarms": bill.alarms,
+            "alarmsSet": bill.alarms_set,
+        }));
+        self.print(&format!(
+            "  {label:<50} {:>10} {:>12} {:>9} {:>9} {:>10}",
+            thousands(bill.rows_read),
+            thousands(bill.rows_written),
+            thousands(bill.requests),
+            thousands(bill.alarms),
+            thousands(bill.alarms_set)
         ))
     }
 

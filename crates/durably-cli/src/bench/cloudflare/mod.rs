@@ -2,6 +2,8 @@
 //! object of ours adds to the same message to another one, an empty class or an empty holder, both in
 //! turns within one run.
 
+mod costs;
+mod endpoint;
 mod holding;
 mod opening;
 mod server;
@@ -12,9 +14,11 @@ use std::process::{Command, Stdio};
 
 use durably::error::BoxError;
 
+use self::endpoint::Endpoint;
 use self::server::Server;
 use super::report::{Goal, Value};
 use super::{Bench, clear};
+use crate::workerd::Worker;
 
 /// The bindings of the bench worker.
 const ACCOUNTS: &str = "ACCOUNT_LIMIT";
@@ -29,14 +33,11 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<(), BoxError> {
         "cloudflare",
         "the ready-made worker in workerd, beside an empty class or holder",
     )?;
-    let (ready, worker) = match (
-        bench.workerd.worker("durably"),
-        bench.workerd.worker("bench"),
-    ) {
-        (Ok(ready), Ok(worker)) => (ready, worker),
-        (Err(why), _) | (_, Err(why)) => {
-            return Ok(bench.report.skipped("all of it", &why.to_string())?);
-        }
+    let Some(ready) = find(bench, "durably")? else {
+        return Ok(());
+    };
+    let Some(worker) = find(bench, "bench")? else {
+        return Ok(());
     };
     bench.report.line(
         "size of the worker, gzipped",
@@ -55,6 +56,35 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<(), BoxError> {
     holding::rows(bench, &server).await?;
     server.stop().await?;
     clear(&folder)
+}
+
+/// What jobs are billed.
+pub(super) async fn measure_costs(bench: &mut Bench) -> Result<(), BoxError> {
+    let what = "what jobs are billed in workerd, by the platform's own counters";
+    bench
+        .report
+        .begin_apart_from_disk("cloudflare-costs", what)?;
+    let Some(worker) = find(bench, "bench")? else {
+        return Ok(());
+    };
+    let endpoint = Endpoint::start().await?;
+    let folder = bench.fresh("cloudflare-costs");
+    let settings = costs::settings(&endpoint);
+    let server = Server::start(&worker, &folder.join("objects"), settings).await?;
+    costs::jobs(bench, &server, &endpoint).await?;
+    server.stop().await?;
+    clear(&folder)
+}
+
+/// A built worker; without it the section is left out.
+fn find(bench: &mut Bench, name: &str) -> Result<Option<Worker>, BoxError> {
+    match bench.workerd.worker(name) {
+        Ok(worker) => Ok(Some(worker)),
+        Err(why) => {
+            bench.report.skipped("all of it", &why.to_string())?;
+            Ok(None)
+        }
+    }
 }
 
 /// The size of a worker's modules as they are uploaded.

@@ -17,7 +17,7 @@ use crate::workerd::{Worker, Workerd};
 pub(super) const NO_LIMIT: u64 = durably::time::MAX_SAFE_INTEGER;
 
 /// What an object has counted, in the units of the bill.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Counters {
     pub(super) rows_read: u64,
@@ -28,14 +28,25 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// What came after `before`.
+    /// Both together.
+    pub(super) fn and(self, other: Counters) -> Counters {
+        Counters {
+            rows_read: self.rows_read + other.rows_read,
+            rows_written: self.rows_written + other.rows_written,
+            requests: self.requests + other.requests,
+            alarms: self.alarms + other.alarms,
+            alarms_set: self.alarms_set + other.alarms_set,
+        }
+    }
+
+    /// What came after `before`; none of a counter that was lost with its object meanwhile.
     pub(super) fn since(self, before: Counters) -> Counters {
         Counters {
-            rows_read: self.rows_read - before.rows_read,
-            rows_written: self.rows_written - before.rows_written,
-            requests: self.requests - before.requests,
-            alarms: self.alarms - before.alarms,
-            alarms_set: self.alarms_set - before.alarms_set,
+            rows_read: self.rows_read.saturating_sub(before.rows_read),
+            rows_written: self.rows_written.saturating_sub(before.rows_written),
+            requests: self.requests.saturating_sub(before.requests),
+            alarms: self.alarms.saturating_sub(before.alarms),
+            alarms_set: self.alarms_set.saturating_sub(before.alarms_set),
         }
     }
 }
