@@ -100,9 +100,9 @@ pub fn ask_desk(environment: JsValue, key: String, request: String) -> Promise {
 }
 
 fn promise(answer: impl Future<Output = Result<String, JsValue>> + 'static) -> Promise {
-    future_to_promise(AssertUnwindSafe(async move {
-        answer.await.map(JsValue::from)
-    }))
+    future_to_promise(AssertUnwindSafe(
+        async move { answer.await.map(JsValue::from) },
+    ))
 }
 
 fn thrown(error: impl ToString) -> JsValue {
