@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use durably::testing::publishers::{Case, Examinee, cases};
 use durably::topology::{Publisher, ShelfObject, Source, stored_name};
+use durably_cloudflare::BindingError;
 use durably_cloudflare::DurableInstance;
 use durably_cloudflare::publishers::{
-    BindingError, KvPublisher, KvReader, R2Publisher, R2Reader, ShelfPublisher, ShelfReader,
+    KvPublisher, KvReader, R2Publisher, R2Reader, ShelfPublisher, ShelfReader,
 };
 use futures::future::{FutureExt, LocalBoxFuture, ready};
 use wasm_bindgen::prelude::*;

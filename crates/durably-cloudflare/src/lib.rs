@@ -18,6 +18,8 @@ mod parameters;
 pub mod publishers;
 
 #[cfg(target_arch = "wasm32")]
+mod bindings;
+#[cfg(target_arch = "wasm32")]
 mod counters;
 #[cfg(target_arch = "wasm32")]
 mod host;
@@ -35,6 +37,8 @@ mod stubs;
 mod timer;
 
 #[cfg(target_arch = "wasm32")]
+pub use bindings::BindingError;
+#[cfg(target_arch = "wasm32")]
 pub use counters::Counters;
 #[cfg(target_arch = "wasm32")]
 pub use instance::CallError;
@@ -43,6 +47,6 @@ pub use javascript::exception_text;
 #[cfg(target_arch = "wasm32")]
 pub use object::DurableInstance;
 #[cfg(target_arch = "wasm32")]
-pub use stubs::{MissingBinding, ObjectStubs, StubError, holder_refusal, holder_stubs};
+pub use stubs::{ObjectStubs, StubError, holder_refusal, holder_stubs};
 #[cfg(target_arch = "wasm32")]
 pub use timer::WorkerTimer;

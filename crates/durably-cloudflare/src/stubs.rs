@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use wasm_bindgen::{JsCast, JsError, JsValue};
 use wasm_bindgen_futures::JsFuture;
 
+use crate::bindings::{BindingError, bound, class_remedy};
 use crate::javascript::exception_text;
 
 /// Where Cloudflare should put the objects of names that have none yet: `weur`, `enam` and so on. It is a
@@ -37,24 +38,6 @@ impl fmt::Debug for ObjectStubs {
         shown
             .field("binding", &self.binding)
             .finish_non_exhaustive()
-    }
-}
-
-/// The worker's configuration lacks a binding.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "nothing is bound to the name {binding}: add {{ \"name\": \"{binding}\", \"class_name\": \"{class}\" }} to \
-     durable_objects.bindings in the worker's wrangler.jsonc, and the class to new_sqlite_classes of its migrations"
-)]
-pub struct MissingBinding {
-    binding: String,
-    class: &'static str,
-}
-
-impl MissingBinding {
-    /// A stable name for programs.
-    pub fn code(&self) -> &'static str {
-        "missing_binding"
     }
 }
 
@@ -93,20 +76,15 @@ impl ObjectStubs {
     ///
     /// # Errors
     ///
-    /// [`MissingBinding`] if there is no namespace of that name.
+    /// [`BindingError`] if there is no namespace of that name.
     pub fn new(
         environment: &JsValue,
         binding: &str,
         class: &'static str,
-    ) -> Result<ObjectStubs, MissingBinding> {
-        let namespace = Reflect::get(environment, &binding.into()).unwrap_or(JsValue::UNDEFINED);
-        let by_name = Reflect::get(&namespace, &"getByName".into());
-        if !by_name.is_ok_and(|method| method.is_function()) {
-            return Err(MissingBinding {
-                binding: binding.to_owned(),
-                class,
-            });
-        }
+    ) -> Result<ObjectStubs, BindingError> {
+        let namespace = bound(environment, binding, &["getByName"], class, || {
+            class_remedy(binding, class)
+        })?;
         Ok(ObjectStubs {
             namespace,
             binding: binding.into(),

@@ -17,6 +17,7 @@ const bench :Workerd.Worker = (
     (name = "bench.js", esModule = embed "bench.js"),
     (name = "memory.js", esModule = embed "memory.js"),
     (name = "worker.js", esModule = embed "../durably/worker.js"),
+    (name = "object.js", esModule = embed "../durably/object.js"),
     (name = "topology.js", esModule = embed "../durably/topology.js"),
     (name = "durably.js", esModule = embed "../durably/durably.js"),
     (name = "durably_piece0.js", esModule = embed "../durably/durably_piece0.js"),

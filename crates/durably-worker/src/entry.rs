@@ -2,7 +2,7 @@
 //! belongs to, and who may ask.
 
 use durably::jobs::{JobRouter, check_part};
-use durably_cloudflare::MissingBinding;
+use durably_cloudflare::BindingError;
 use durably_http::job::{self, CancelQuery, Item};
 use durably_http::{ApiError, BodyKind, body_too_large, kind, not_json_kind, parse_query};
 use serde::Serialize;
@@ -57,15 +57,12 @@ pub(crate) async fn answer(
     Some(answered.unwrap_or_else(Answer::from))
 }
 
-fn missing(error: MissingBinding) -> ApiError {
+fn missing(error: BindingError) -> ApiError {
     ApiError::new(error.code(), error.to_string())
 }
 
 /// Refuses who does not know the token, if there is one.
-pub(crate) fn authorized(
-    environment: &Environment,
-    authorization: Option<&str>,
-) -> Result<(), ApiError> {
+fn authorized(environment: &Environment, authorization: Option<&str>) -> Result<(), ApiError> {
     let Some(token) = environment.api_token() else {
         return Ok(());
     };

@@ -9,6 +9,7 @@ mod account;
 mod answer;
 mod counters;
 mod entry;
+mod outgoing;
 mod request;
 mod runner;
 mod settings;
@@ -196,15 +197,6 @@ pub fn request(
         });
         answer.map_or(JsValue::UNDEFINED, Answer::into_javascript)
     })
-}
-
-/// The refusal of a request that carries the wrong token, as [`request`] answers; `undefined` if it may pass.
-#[wasm_bindgen]
-pub fn refusal(environment: JsValue, authorization: Option<String>) -> JsValue {
-    match entry::authorized(&Environment(environment), authorization.as_deref()) {
-        Ok(()) => JsValue::UNDEFINED,
-        Err(error) => Answer::from(error).into_javascript(),
-    }
 }
 
 /// Has an object answer.

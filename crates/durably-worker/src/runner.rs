@@ -10,9 +10,9 @@ use futures::future::{Either, select};
 use serde_json::Value;
 use std::pin::pin;
 use wasm_bindgen::prelude::*;
-use wasm_bindgen_futures::JsFuture;
-use worker::js_sys::{Function, Object, Promise, Reflect};
+use worker::js_sys::Promise;
 
+use crate::outgoing::{self, Incoming, Outgoing};
 use crate::settings::Environment;
 
 #[wasm_bindgen]
@@ -28,25 +28,6 @@ extern "C" {
 
     #[wasm_bindgen(method, getter)]
     fn signal(this: &AbortController) -> JsValue;
-
-    type Response;
-
-    #[wasm_bindgen(method, getter)]
-    fn status(this: &Response) -> u16;
-
-    #[wasm_bindgen(method, getter, js_name = statusText)]
-    fn status_text(this: &Response) -> String;
-
-    #[wasm_bindgen(method, getter)]
-    fn headers(this: &Response) -> Headers;
-
-    #[wasm_bindgen(method, catch)]
-    fn text(this: &Response) -> Result<Promise, JsValue>;
-
-    type Headers;
-
-    #[wasm_bindgen(method, catch)]
-    fn get(this: &Headers, name: &str) -> Result<Option<String>, JsValue>;
 }
 
 /// Where jobs are run.
@@ -78,37 +59,25 @@ impl FetchRunner {
     }
 
     /// Begins a request.
-    fn send(&self, job: &RunJob, signal: &JsValue) -> Result<Promise, RunError> {
+    fn send(&self, job: &RunJob, signal: JsValue) -> Result<Promise, RunError> {
         let fetcher = self.fetcher.as_ref().ok_or_else(|| {
             RunError::Retry("this worker has no job endpoint: set JOB_URL among its vars, or bind a service to JOB_ENDPOINT".into())
         })?;
         // It was JSON when it was submitted.
         let body = String::from_utf8(endpoint::body(job)?)
             .map_err(|error| RunError::Permanent(error.into()))?;
-        let begin = || {
-            let headers = Object::new();
-            for (name, value) in [
+        let request = Outgoing {
+            method: "POST",
+            url: &self.url,
+            headers: &[
                 ("content-type", "application/json"),
                 (endpoint::IDEMPOTENCY_KEY, &job.idempotency_key),
                 (endpoint::ADMISSION, job.admission.as_str()),
-            ] {
-                Reflect::set(&headers, &name.into(), &value.into())?;
-            }
-            let options = Object::new();
-            for (name, value) in [
-                ("method", &"POST".into()),
-                ("redirect", &"manual".into()),
-                ("headers", headers.as_ref()),
-                ("body", &body.as_str().into()),
-                ("signal", signal),
-            ] {
-                Reflect::set(&options, &name.into(), value)?;
-            }
-            let fetch: Function = Reflect::get(fetcher, &"fetch".into())?.dyn_into()?;
-            let promise = fetch.call2(fetcher, &self.url.as_str().into(), &options)?;
-            promise.dyn_into::<Promise>()
+            ],
+            body: Some(&body),
+            signal,
         };
-        begin().map_err(|exception| unreachable(&exception))
+        outgoing::begin(fetcher, &request).map_err(|exception| unreachable(&exception))
     }
 }
 
@@ -117,15 +86,14 @@ impl JobRunner for FetchRunner {
         let begun = AbortController::new()
             .map_err(|exception| unreachable(&exception))
             .and_then(|controller| {
-                let sent = self.send(&job, &controller.signal())?;
+                let sent = self.send(&job, controller.signal())?;
                 Ok((Aborting(controller), sent))
             });
         Box::pin(async move {
             let (_aborting, sent) = begun?;
             let answer = pin!(async move {
-                let response = JsFuture::from(sent).await;
-                let response = response.map_err(|exception| unreachable(&exception))?;
-                judge(response.unchecked_into()).await
+                let answer = outgoing::end(sent).await;
+                judge(answer.map_err(|exception| unreachable(&exception))?)
             });
             match select(answer, pin!(job.token.cancelled())).await {
                 Either::Left((outcome, _)) => outcome,
@@ -152,26 +120,23 @@ fn unreachable(exception: &JsValue) -> RunError {
     RunError::Retry(error)
 }
 
-async fn judge(response: Response) -> Result<Value, RunError> {
-    let status = response.status();
-    // The answer is read to its end whatever it is: a job has not ended before.
-    let text = async {
-        let text = JsFuture::from(response.text()?).await?;
-        Ok::<_, JsValue>(text.as_string().unwrap_or_default())
-    };
-    let text = text.await;
+fn judge(answer: Incoming) -> Result<Value, RunError> {
+    let Incoming {
+        status,
+        status_text,
+        content_type,
+        text,
+    } = answer;
     if (200..300).contains(&status) {
-        let text = text.map_err(|exception| unreachable(&exception))?;
-        let kind = response.headers().get("content-type").ok().flatten();
-        let kind = kind.as_ref().map(|kind| kind.as_bytes());
+        let kind = content_type.as_ref().map(|kind| kind.as_bytes());
         let body = Some(text.as_bytes()).filter(|body| body.len() <= MAX_RESULT_BYTES);
         return Ok(endpoint::result(kind, body));
     }
-    let text = text.ok().filter(|text| text.len() <= MAX_ERROR_BYTES);
-    let shown = format!("{status} {}", response.status_text());
-    Err(endpoint::failure(
-        status,
-        shown.trim_end(),
-        &text.unwrap_or_default(),
-    ))
+    let shown = format!("{status} {status_text}");
+    let text = if text.len() > MAX_ERROR_BYTES {
+        ""
+    } else {
+        &text
+    };
+    Err(endpoint::failure(status, shown.trim_end(), text))
 }

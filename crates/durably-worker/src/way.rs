@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use durably::host::LocalFuture;
 use durably::jobs::{JobError, JobRouter, Reach, ShardCall, ShardLists};
 use durably::semaphore::Standing;
-use durably_cloudflare::{MissingBinding, ObjectStubs, WorkerTimer};
+use durably_cloudflare::{BindingError, ObjectStubs, WorkerTimer};
 use durably_http::ApiError;
 use serde::de::DeserializeOwned;
 use wasm_bindgen::{JsCast, JsValue};
@@ -62,7 +62,7 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    pub(crate) fn new(environment: &Environment, context: JsValue) -> Result<Way, MissingBinding> {
+    pub(crate) fn new(environment: &Environment, context: JsValue) -> Result<Way, BindingError> {
         Ok(Way {
             accounts: accounts(environment)?,
             shards: with_hints(
@@ -90,7 +90,7 @@ impl Way {
 }
 
 /// The accounts' objects.
-pub(crate) fn accounts(environment: &Environment) -> Result<ObjectStubs, MissingBinding> {
+pub(crate) fn accounts(environment: &Environment) -> Result<ObjectStubs, BindingError> {
     let stubs = ObjectStubs::new(&environment.0, "ACCOUNT_LIMIT", "AccountLimit")?;
     Ok(with_hints(environment, stubs))
 }

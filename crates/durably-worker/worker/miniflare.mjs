@@ -15,6 +15,7 @@ const options = convertV4MiniflareOptions({
   modulesRoot: worker,
   modules: [
     module("ESModule", "worker.js"),
+    module("ESModule", "object.js"),
     module("ESModule", "topology.js"),
     module("ESModule", "durably.js"),
     module("ESModule", "durably_piece0.js"),

@@ -1,5 +1,4 @@
 // Declares the classes of topologies to the platform, and answers what is below /v1/topologies and /v1/members.
-import { DurableObject } from "cloudflare:workers";
 import {
   TopologyCoordinatorHalf,
   TopologyMemberHalf,
@@ -7,51 +6,30 @@ import {
   TopologyWatch,
   topology_request,
 } from "./durably.js";
+import { DurablyObject } from "./object.js";
 
 /** How often a watch looks at the store, and after how many looks without news a line without meaning is sent. */
 const LOOK_EVERY_MS = 2_000;
 const LOOKS_TO_HEARTBEAT = 7;
 
-/** What the classes have in common: an object with a half in Rust. */
-class TopologyObject extends DurableObject {
-  half;
-
-  /** By RPC, for the worker itself: a request whose path follows the object's name. */
-  request(...texts) {
-    return this.half.request(...texts);
-  }
-
-  /** By RPC: rows, requests and alarms since the object was built, as they are billed. */
-  counters() {
-    return JSON.parse(this.half.counters());
-  }
-
-  alarm(info) {
-    return this.half.alarm(info?.retryCount ?? 0);
-  }
-}
-
 /** The groups of one topology, which is the object's name. */
-export class TopologyCoordinator extends TopologyObject {
+export class TopologyCoordinator extends DurablyObject {
   constructor(ctx, env) {
-    super(ctx, env);
-    this.half = new TopologyCoordinatorHalf(ctx, env);
+    super(ctx, env, TopologyCoordinatorHalf);
   }
 }
 
 /** A member of groups that applies what it is told, and shows it. Its name is the member's. */
-export class TopologyMember extends TopologyObject {
+export class TopologyMember extends DurablyObject {
   constructor(ctx, env) {
-    super(ctx, env);
-    this.half = new TopologyMemberHalf(ctx, env);
+    super(ctx, env, TopologyMemberHalf);
   }
 }
 
 /** What is published of one group, for workers that have neither R2 nor KV. */
-export class TopologyShelf extends TopologyObject {
+export class TopologyShelf extends DurablyObject {
   constructor(ctx, env) {
-    super(ctx, env);
-    this.half = new TopologyShelfHalf(ctx);
+    super(ctx, env, TopologyShelfHalf);
   }
 
   /** By RPC: the published text of the group; with a text, after that has been published. */

@@ -16,6 +16,7 @@ const durably :Workerd.Worker = (
   compatibilityDate = "2026-01-01",
   modules = [
     (name = "worker.js", esModule = embed "worker.js"),
+    (name = "object.js", esModule = embed "object.js"),
     (name = "topology.js", esModule = embed "topology.js"),
     (name = "durably.js", esModule = embed "durably.js"),
     (name = "durably_piece0.js", esModule = embed "durably_piece0.js"),

@@ -1,33 +1,9 @@
 // Declares the classes of the worker to the platform, and hands requests to their halves in Rust.
-import { DurableObject } from "cloudflare:workers";
 import { AccountLimitHalf, JobShardHalf, request as answer } from "./durably.js";
+import { DurablyObject } from "./object.js";
 import { topology } from "./topology.js";
 
 export { TopologyCoordinator, TopologyMember, TopologyShelf } from "./topology.js";
-
-/** What all classes have: the object, whose half in Rust is built with its state and the worker's settings. */
-class DurablyObject extends DurableObject {
-  half;
-
-  constructor(ctx, env, Half) {
-    super(ctx, env);
-    this.half = new Half(ctx, env);
-  }
-
-  /** By RPC, for the worker itself: a request whose path follows the object's name. */
-  request(method, path, query, contentType, body) {
-    return this.half.request(method, path, query, contentType, body);
-  }
-
-  /** By RPC: rows, requests and alarms since the object was built, as they are billed. */
-  counters() {
-    return JSON.parse(this.half.counters());
-  }
-
-  alarm(info) {
-    return this.half.alarm(info?.retryCount ?? 0);
-  }
-}
 
 /** The budget of one account, which is the object's name. */
 export class AccountLimit extends DurablyObject {

@@ -18,8 +18,9 @@ use js_sys::{ArrayBuffer, Promise, Uint8Array};
 use wasm_bindgen::prelude::*;
 use worker::Env;
 
-use super::binding::{BindingError, StoreError, below, bound, object, settled};
 use super::refusal::is_refusal;
+use super::store::{StoreError, below, object, settled};
+use crate::bindings::{BindingError, bound};
 use crate::javascript::exception_text;
 
 #[wasm_bindgen]

@@ -11,19 +11,19 @@
 mod refusal;
 
 #[cfg(target_arch = "wasm32")]
-mod binding;
-#[cfg(target_arch = "wasm32")]
 mod kv;
 #[cfg(target_arch = "wasm32")]
 mod r2;
 #[cfg(target_arch = "wasm32")]
 mod shelf;
-
 #[cfg(target_arch = "wasm32")]
-pub use binding::{BindingError, StoreError};
+mod store;
+
 #[cfg(target_arch = "wasm32")]
 pub use kv::{KvPublisher, KvReader};
 #[cfg(target_arch = "wasm32")]
 pub use r2::{R2Publisher, R2Reader};
 #[cfg(target_arch = "wasm32")]
 pub use shelf::{ShelfPublisher, ShelfReader, on_shelf};
+#[cfg(target_arch = "wasm32")]
+pub use store::StoreError;

@@ -13,7 +13,8 @@ use js_sys::{ArrayBuffer, JsString, Promise, Uint8Array};
 use wasm_bindgen::prelude::*;
 use worker::Env;
 
-use super::binding::{BindingError, StoreError, below, bound, object, settled};
+use super::store::{StoreError, below, object, settled};
+use crate::bindings::{BindingError, bound};
 
 #[wasm_bindgen]
 extern "C" {

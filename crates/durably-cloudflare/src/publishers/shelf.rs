@@ -16,8 +16,9 @@ use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::future_to_promise;
 use worker::Env;
 
-use super::binding::{BindingError, StoreError, below, bound, settled};
+use super::store::{StoreError, below, settled};
 use crate::DurableInstance;
+use crate::bindings::{BindingError, bound, class_remedy};
 
 #[wasm_bindgen]
 extern "C" {
@@ -43,11 +44,7 @@ impl Shelves {
     fn new(env: &Env, binding: &str, prefix: &str) -> Result<Self, BindingError> {
         let what = "a class with shelves";
         let namespace = bound(env, binding, &["getByName"], what, || {
-            format!(
-                "add \"durable_objects\": {{\"bindings\": [{{\"name\": \"{binding}\", \"class_name\": \
-                 \"TopologyShelf\"}}]}} and \"migrations\": [{{\"tag\": \"…\", \"new_sqlite_classes\": \
-                 [\"TopologyShelf\"]}}] to wrangler.jsonc"
-            )
+            class_remedy(binding, "TopologyShelf")
         })?;
         Ok(Shelves {
             namespace,

@@ -6,8 +6,9 @@ use std::rc::Rc;
 use durably::error::BoxError;
 use durably::host::LocalFuture;
 use durably::topology::{Landing, Place, Publication, Publisher, Source};
+use durably_cloudflare::BindingError;
 use durably_cloudflare::publishers::{
-    BindingError, KvPublisher, KvReader, R2Publisher, R2Reader, ShelfPublisher, ShelfReader,
+    KvPublisher, KvReader, R2Publisher, R2Reader, ShelfPublisher, ShelfReader,
 };
 use wasm_bindgen::JsCast;
 use worker::Env;

@@ -13,9 +13,8 @@ use durably::topology::{Member, StateUpdate};
 use durably_cloudflare::{ObjectStubs, exception_text};
 use durably_http::topology::{Delivery, drained_query, fill, read_drained, refused};
 use wasm_bindgen::prelude::*;
-use wasm_bindgen_futures::JsFuture;
-use worker::js_sys::{Object, Promise, Reflect};
 
+use crate::outgoing::{self, Incoming, Outgoing};
 use crate::request::Request;
 use crate::settings::Environment;
 use crate::way::ask;
@@ -51,17 +50,6 @@ extern "C" {
 
     #[wasm_bindgen(static_method_of = AbortSignal, catch)]
     fn timeout(millis: f64) -> Result<JsValue, JsValue>;
-
-    #[wasm_bindgen(catch, js_name = fetch)]
-    fn fetch(url: &str, options: &JsValue) -> Result<Promise, JsValue>;
-
-    type MemberResponse;
-
-    #[wasm_bindgen(method, catch, getter)]
-    fn status(this: &MemberResponse) -> Result<u16, JsValue>;
-
-    #[wasm_bindgen(method, catch)]
-    fn text(this: &MemberResponse) -> Result<Promise, JsValue>;
 }
 
 fn thrown(exception: &JsValue) -> BoxError {
@@ -231,29 +219,25 @@ impl Members {
         if !query.is_empty() {
             url.set_search(query)?;
         }
-        let headers = Object::new();
+        let authorization = token.map(|token| format!("Bearer {token}"));
+        let mut headers = Vec::new();
         if body.is_some() {
-            Reflect::set(&headers, &"content-type".into(), &"application/json".into())?;
+            headers.push(("content-type", "application/json"));
         }
-        if let Some(token) = token {
-            let value = format!("Bearer {token}");
-            Reflect::set(&headers, &"authorization".into(), &value.into())?;
+        if let Some(authorization) = &authorization {
+            headers.push(("authorization", authorization));
         }
-        let options = Object::new();
-        for (name, value) in [
-            ("method", method.into()),
-            ("redirect", "manual".into()),
-            ("headers", headers.into()),
-            ("body", body.map_or(JsValue::UNDEFINED, JsValue::from)),
-            ("signal", AbortSignal::timeout(self.0.timeout_ms)?),
-        ] {
-            Reflect::set(&options, &name.into(), &value)?;
-        }
-        let response = JsFuture::from(fetch(&url.href()?, &options)?).await?;
-        let response: MemberResponse = response.unchecked_into();
-        let status = response.status()?;
-        let text = JsFuture::from(response.text()?).await?;
-        let text = text.as_string().unwrap_or_default();
+        let begun = outgoing::begin(
+            &worker::js_sys::global(),
+            &Outgoing {
+                method,
+                url: &url.href()?,
+                headers: &headers,
+                body: body.as_deref(),
+                signal: AbortSignal::timeout(self.0.timeout_ms)?,
+            },
+        );
+        let Incoming { status, text, .. } = outgoing::end(begun?).await?;
         let text = if text.len() > MAX_ANSWER_BYTES {
             String::new()
         } else {

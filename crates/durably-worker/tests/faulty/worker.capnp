@@ -13,6 +13,7 @@ const faulty :Workerd.Worker = (
   modules = [
     (name = "faulty.js", esModule = embed "worker.js"),
     (name = "ready.js", esModule = embed "../durably/worker.js"),
+    (name = "object.js", esModule = embed "../durably/object.js"),
     (name = "topology.js", esModule = embed "../durably/topology.js"),
     (name = "durably.js", esModule = embed "../durably/durably.js"),
     (name = "durably_piece0.js", esModule = embed "../durably/durably_piece0.js"),

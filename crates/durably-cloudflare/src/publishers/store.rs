@@ -1,30 +1,10 @@
-//! What a worker's environment has under a name, and what goes wrong with it.
+//! What goes wrong with a store, and small things that all of them need.
 
-use js_sys::{Array, Promise, Reflect};
-use wasm_bindgen::{JsCast, JsValue};
+use js_sys::{Array, Promise};
+use wasm_bindgen::JsValue;
 use wasm_bindgen_futures::JsFuture;
-use worker::Env;
 
 use crate::javascript::exception_text;
-
-/// A binding is missing or is something else.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("the worker has no binding {name} to {what}: {remedy}")]
-pub struct BindingError {
-    /// The binding's name.
-    pub name: String,
-    /// What it was to be bound to.
-    pub what: &'static str,
-    /// What to write into the worker's configuration.
-    pub remedy: String,
-}
-
-impl BindingError {
-    /// A stable name for programs.
-    pub fn code(&self) -> &'static str {
-        "missing_binding"
-    }
-}
 
 /// What goes wrong with a store of published groups.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -64,30 +44,6 @@ impl StoreError {
             problem: exception_text(exception),
         }
     }
-}
-
-/// The binding `name`, which must have these methods.
-pub(super) fn bound<T: JsCast>(
-    env: &Env,
-    name: &str,
-    methods: &[&str],
-    what: &'static str,
-    remedy: impl FnOnce() -> String,
-) -> Result<T, BindingError> {
-    let property = |of: &JsValue, name: &str| Reflect::get(of, &name.into()).ok();
-    let found = property(env, name).filter(|binding| {
-        binding.is_object()
-            && methods
-                .iter()
-                .all(|method| property(binding, method).is_some_and(|it| it.is_function()))
-    });
-    found
-        .map(JsCast::unchecked_into)
-        .ok_or_else(|| BindingError {
-            name: name.to_owned(),
-            what,
-            remedy: remedy(),
-        })
 }
 
 /// Awaits what the platform promises.
