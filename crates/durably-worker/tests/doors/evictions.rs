@@ -15,11 +15,7 @@ use crate::post;
 use crate::workerd::{self, Setup, Workerd};
 
 const ACCOUNT: &str = "acme";
-const LIMIT: u64 = 30;
 const GROUPS: u64 = 5;
-
-/// Of a group, so that both are felt.
-const GROUP_LIMIT: u64 = 12;
 
 /// Jobs in one submission.
 const BATCH: usize = 100;
@@ -33,6 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(90);
 struct Size {
     shards: usize,
     jobs: usize,
+    limit: u64,
+    /// Of a group, so that both are felt.
+    group_limit: u64,
     /// From one submission to the next, so that evictions fall among jobs in all states.
     pace: Duration,
 }
@@ -44,11 +43,15 @@ async fn no_job_is_lost_and_no_limit_passed_while_objects_are_evicted() {
         Ok("large") => Size {
             shards: 100,
             jobs: 100_000,
+            limit: 300,
+            group_limit: 120,
             pace: Duration::ZERO,
         },
         _ => Size {
             shards: 20,
             jobs: 2_000,
+            limit: 30,
+            group_limit: 12,
             pace: Duration::from_millis(400),
         },
     };
@@ -61,16 +64,16 @@ async fn no_job_is_lost_and_no_limit_passed_while_objects_are_evicted() {
     let endpoint = Endpoint::start().await;
     {
         let mut seen = endpoint.seen();
-        seen.allow(ACCOUNT, None, LIMIT);
+        seen.allow(ACCOUNT, None, size.limit);
         for group in 0..GROUPS {
-            seen.allow(ACCOUNT, Some(&group_name(group)), GROUP_LIMIT);
+            seen.allow(ACCOUNT, Some(&group_name(group)), size.group_limit);
         }
     }
     let settings = [
         ("DURABLY_JOB_URL", endpoint.url()),
         ("DURABLY_SHARDS_PER_ACCOUNT", size.shards.to_string()),
-        ("DURABLY_DEFAULT_LIMIT", LIMIT.to_string()),
-        ("DURABLY_DEFAULT_GROUP_LIMIT", GROUP_LIMIT.to_string()),
+        ("DURABLY_DEFAULT_LIMIT", size.limit.to_string()),
+        ("DURABLY_DEFAULT_GROUP_LIMIT", size.group_limit.to_string()),
         ("DURABLY_ROUND_WAIT_MS", "20".to_owned()),
         ("DURABLY_ROUND_PERIOD_MS", "40".to_owned()),
         ("DURABLY_GRANT_TIMEOUT_MS", "2000".to_owned()),
