@@ -95,15 +95,11 @@ async fn an_alarm_commits_with_its_rows_or_not_at_all(exam: &Exam<'_>) -> Verdic
         exam.examinee.crash(&object).await;
         exam.pass_with_slack(100).await;
         let log = exam.log_of(&object).await?;
-        let expected: &[&str] = if log.is_empty() {
-            &[]
-        } else {
-            &["set", "alarm"]
-        };
-        demand_eq!(
-            log,
-            expected,
-            format!("the log after a crash {millis} ms after a transaction began")
+        // Where clocks are real the crash may come late, and cut off the end of the handler's turn: it is run again.
+        let allowed: [&[&str]; 3] = [&[], &["set", "alarm"], &["set", "alarm", "alarm"]];
+        demand!(
+            allowed.iter().any(|allowed| log == *allowed),
+            "the log after a crash {millis} ms after a transaction began: {log:?}"
         );
     }
     Ok(())
@@ -118,15 +114,18 @@ async fn a_crash_at_any_moment_loses_no_alarm(exam: &Exam<'_>) -> Verdict {
         exam.pass_with_slack(100).await;
         exam.step_of(&object, "object note mark").await?;
         let log = exam.log_of(&object).await?;
-        let links = log.iter().filter(|entry| entry.starts_with("link")).count();
-        for link in 0..links {
-            let entry = format!("link {link}");
+        // Where clocks are real the alarm of one link may go off before the next link moves it.
+        let links: Vec<_> = log
+            .iter()
+            .filter(|entry| entry.starts_with("link"))
+            .collect();
+        for (number, link) in links.iter().enumerate() {
             demand!(
-                log.get(link) == Some(&entry),
+                **link == format!("link {number}"),
                 "crash after {millis} ms: the log has holes: {log:?}"
             );
         }
-        if links > 0 {
+        if !links.is_empty() {
             let last_link = log.iter().rposition(|entry| entry.starts_with("link"));
             let fired = log.iter().rposition(|entry| entry == "alarm");
             let mark = log.iter().rposition(|entry| entry == "mark");
