@@ -28,6 +28,8 @@ mod instance;
 #[cfg(target_arch = "wasm32")]
 mod javascript;
 #[cfg(target_arch = "wasm32")]
+mod logs;
+#[cfg(target_arch = "wasm32")]
 mod object;
 #[cfg(target_arch = "wasm32")]
 mod storage;
@@ -44,6 +46,8 @@ pub use counters::Counters;
 pub use instance::CallError;
 #[cfg(target_arch = "wasm32")]
 pub use javascript::exception_text;
+#[cfg(target_arch = "wasm32")]
+pub use logs::log_to_console;
 #[cfg(target_arch = "wasm32")]
 pub use object::DurableInstance;
 #[cfg(target_arch = "wasm32")]

@@ -42,6 +42,12 @@ use request::Request;
 use runner::FetchRunner;
 use settings::Environment;
 
+/// Runs once in each isolate.
+#[wasm_bindgen(start)]
+pub fn start() {
+    durably_cloudflare::log_to_console();
+}
+
 /// The budget of one account.
 #[wasm_bindgen]
 pub struct AccountLimitHalf {
