@@ -57,13 +57,10 @@ pub(crate) async fn answer(
             _ => Ok(not_allowed(method, "POST")),
         },
         ["limit"] => {
-            let limit = match method {
-                "GET" => None,
-                "PUT" => Some(Some(read_limit(request.json()?)?)),
-                "DELETE" => Some(None),
-                _ => return Ok(not_allowed(method, "GET, PUT, DELETE")),
+            let Some(change) = change(&request, read_limit)? else {
+                return Ok(not_allowed(method, "GET, PUT, DELETE"));
             };
-            if let Some(limit) = limit {
+            if let Change::To(limit) = change {
                 account.set_limit(limit).await?;
             }
             let limit = Some(account.limit().unwrap_or(defaults.limit));
@@ -71,13 +68,10 @@ pub(crate) async fn answer(
         }
         ["groups", group, "limit"] => {
             check_part("group", group)?;
-            let limit = match method {
-                "GET" => None,
-                "PUT" => Some(Some(read_limit(request.json()?)?)),
-                "DELETE" => Some(None),
-                _ => return Ok(not_allowed(method, "GET, PUT, DELETE")),
+            let Some(change) = change(&request, read_limit)? else {
+                return Ok(not_allowed(method, "GET, PUT, DELETE"));
             };
-            if let Some(limit) = limit {
+            if let Change::To(limit) = change {
                 account.set_group_limit((*group).to_owned(), limit).await?;
             }
             let limit = account.group_limit(group).or(defaults.group_limit);
@@ -95,13 +89,10 @@ pub(crate) async fn answer(
             _ => Ok(not_allowed(method, "GET")),
         },
         ["leases"] => {
-            let leases = match method {
-                "GET" => None,
-                "PUT" => Some(Some(read_leases(request.json()?)?)),
-                "DELETE" => Some(None),
-                _ => return Ok(not_allowed(method, "GET, PUT, DELETE")),
+            let Some(change) = change(&request, read_leases)? else {
+                return Ok(not_allowed(method, "GET, PUT, DELETE"));
             };
-            if let Some(leases) = leases {
+            if let Change::To(leases) = change {
                 account.set_leases(leases).await?;
             }
             let leases = account.leases();
@@ -144,4 +135,25 @@ pub(crate) async fn answer(
         }
         _ => Err(not_found()),
     }
+}
+
+/// What a request does to a setting.
+enum Change<T> {
+    /// It only asks for it.
+    Nothing,
+    /// It sets it, or takes it back for the default.
+    To(Option<T>),
+}
+
+/// What a request does to a setting that `read` reads; `None` for a method that settings do not take.
+fn change<T>(
+    request: &Request,
+    read: fn(&[u8]) -> Result<T, ApiError>,
+) -> Result<Option<Change<T>>, ApiError> {
+    Ok(Some(match request.method.as_str() {
+        "GET" => Change::Nothing,
+        "PUT" => Change::To(Some(read(request.json()?)?)),
+        "DELETE" => Change::To(None),
+        _ => return Ok(None),
+    }))
 }

@@ -77,6 +77,9 @@ async fn a_worker_that_is_set_up_wrongly_says_how_to_mend_it() {
         let status = ask(&workerd, "GET", &path, Value::Null).await;
         assert_eq!((status.status, status.code()), (404, "unknown_job"));
     }
+    let groups = "wrong-class/v1/topologies/main/groups";
+    let answer = ask(&workerd, "GET", groups, Value::Null).await;
+    answer.refuses(500, "wrong_class", "TOPOLOGY");
     let answer = submitted("as-it-is", "acme").await;
     assert_eq!(answer.status, 202, "{}", answer.body);
 }

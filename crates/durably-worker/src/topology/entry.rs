@@ -134,7 +134,7 @@ async fn answered(
     match stubs.call(name, "request", &arguments).await {
         Ok(answer) => Ok(Answer::from_javascript(&answer)),
         // What the object had done until then stands; nobody knows how far it came.
-        Err(error) => Err(ApiError::new("object_ended", error.to_string()).into()),
+        Err(error) => Err(ApiError::new(error.code(), error.to_string()).into()),
     }
 }
 
