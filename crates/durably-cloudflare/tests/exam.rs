@@ -44,8 +44,8 @@ impl Cloudflare {
     async fn ask(&self, question: Value) -> Result<Value, String> {
         let url = self.workerd.url();
         let asked = self.client.post(url).json(&question).send().await;
-        let answer = asked.map_err(|error| error.to_string())?;
-        answer.json().await.map_err(|error| error.to_string())
+        let answer = asked.map_err(|error| format!("{error:?}"))?;
+        answer.json().await.map_err(|error| format!("{error:?}"))
     }
 }
 

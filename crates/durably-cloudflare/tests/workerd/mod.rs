@@ -15,11 +15,13 @@ const BINARY: &str = "DURABLY_WORKERD";
 /// The folder with a folder for each worker: its modules and its `worker.capnp`.
 const WORKERS: &str = "DURABLY_WORKERS";
 
-/// A client for asking it.
+/// A client for asking it, with a connection for each request: workerd closes one that was idle for 15 s, and a
+/// request that is just being sent on it is lost.
 pub(crate) fn client() -> reqwest::Client {
     // Built with the whole workspace, it wants to know how to encrypt, though nothing here is.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::new()
+    let builder = reqwest::Client::builder().pool_max_idle_per_host(0);
+    builder.build().expect("a client")
 }
 
 /// What runs node, and finds miniflare.

@@ -17,11 +17,11 @@ use crate::workerd::{self, Setup, Workerd};
 const ACCOUNT: &str = "acme";
 const GROUPS: u64 = 5;
 
-/// Jobs in one submission.
-const BATCH: usize = 100;
-
 /// Between two evictions.
 const PERIOD: Duration = Duration::from_secs(1);
+
+/// Between two lines that tell how far it is.
+const TOLD: Duration = Duration::from_secs(10);
 
 /// Without a job that ends: the platform waits up to a minute with the last retries of an alarm.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(90);
 struct Size {
     shards: usize,
     jobs: usize,
+    /// Jobs in one submission.
+    batch: usize,
     limit: u64,
     /// Of a group, so that both are felt.
     group_limit: u64,
@@ -43,6 +45,7 @@ async fn no_job_is_lost_and_no_limit_passed_while_objects_are_evicted() {
         Ok("large") => Size {
             shards: 100,
             jobs: 100_000,
+            batch: 1_000,
             limit: 300,
             group_limit: 120,
             pace: Duration::ZERO,
@@ -50,6 +53,7 @@ async fn no_job_is_lost_and_no_limit_passed_while_objects_are_evicted() {
         _ => Size {
             shards: 20,
             jobs: 2_000,
+            batch: 100,
             limit: 30,
             group_limit: 12,
             pace: Duration::from_millis(400),
@@ -91,8 +95,7 @@ async fn no_job_is_lost_and_no_limit_passed_while_objects_are_evicted() {
     let mut evicted = 0;
     {
         let working = async {
-            submit(&workerd, &size).await;
-            until_all_ran(&endpoint, size.jobs).await;
+            tokio::join!(submit(&workerd, &size), until_all_ran(&endpoint, size.jobs));
         };
         let mut working = std::pin::pin!(working);
         let evicting = evict_for_ever(&workerd, &objects, seed, &mut evicted);
@@ -151,8 +154,11 @@ async fn evict_for_ever(
     evicted: &mut usize,
 ) {
     let mut random = seed | 1;
+    // One that took longer is made up for by the next.
+    let mut period = tokio::time::interval(PERIOD);
+    period.tick().await;
     loop {
-        tokio::time::sleep(PERIOD).await;
+        period.tick().await;
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
@@ -188,8 +194,8 @@ fn encoded(name: &str) -> String {
 /// Submits all jobs, each until it is acknowledged.
 async fn submit(workerd: &Workerd, size: &Size) {
     let client = workerd::client();
-    for first in (0..size.jobs).step_by(BATCH) {
-        let mut open: Vec<Value> = (first..first + BATCH)
+    for first in (0..size.jobs).step_by(size.batch) {
+        let mut open: Vec<Value> = (first..first + size.batch)
             .map(|number| {
                 json!({
                     "account": ACCOUNT, "id": format!("job-{number:06}"),
@@ -219,14 +225,20 @@ async fn submit(workerd: &Workerd, size: &Size) {
 }
 
 async fn until_all_ran(endpoint: &Endpoint, jobs: usize) {
-    let (mut ended, mut moved) = (0, Instant::now());
+    let (mut ended, mut moved, mut told) = (0, Instant::now(), Instant::now());
     while ended < jobs {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let now = endpoint.seen().ended().len();
+        let (now, begun) = {
+            let seen = endpoint.seen();
+            (seen.ended_count(), seen.begun())
+        };
         if now > ended {
             (ended, moved) = (now, Instant::now());
         }
-        let begun = endpoint.seen().begun();
+        if told.elapsed() >= TOLD {
+            println!("{ended} of {begun} begun jobs have ended, of {jobs}");
+            told = Instant::now();
+        }
         assert!(
             moved.elapsed() < PATIENCE,
             "{ended} of {begun} begun jobs have ended, of {jobs}"

@@ -26,6 +26,7 @@ pub(crate) struct Seen {
     /// By key: what runs under it, and whether it has ended.
     runs: BTreeMap<String, (Address, watch::Receiver<bool>)>,
     running: BTreeMap<(String, Option<String>), u64>,
+    ended: usize,
     /// The most that ever ran at once, of an account and of each of its groups.
     pub(crate) highest: BTreeMap<(String, Option<String>), u64>,
     /// Every request: its key and body.
@@ -47,6 +48,11 @@ impl Seen {
 
     pub(crate) fn begun(&self) -> usize {
         self.runs.len()
+    }
+
+    /// How many of those have ended.
+    pub(crate) fn ended_count(&self) -> usize {
+        self.ended
     }
 
     /// Whether the run of a key has begun, and has ended.
@@ -168,8 +174,10 @@ impl Endpoint {
             }
             let ms = run["body"]["ms"].as_u64().unwrap_or(0);
             tokio::time::sleep(Duration::from_millis(ms)).await;
+            let mut seen = endpoint.seen();
             // Counted down before anybody can hear of the end.
-            endpoint.seen().count(&address, false);
+            seen.count(&address, false);
+            seen.ended += 1;
             end.send_replace(true);
         });
         Ok(ended)

@@ -56,7 +56,7 @@ pub(crate) async fn submit(place: &Place, mut jobs: Vec<Value>, mut random: Rand
 pub(crate) async fn until_all_ran(endpoint: &Endpoint, ids: BTreeSet<String>) {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let ended = endpoint.seen().ended().len();
+        let ended = endpoint.seen().ended_count();
         if ended >= ids.len() {
             break;
         }
