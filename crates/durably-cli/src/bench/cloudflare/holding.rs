@@ -31,28 +31,30 @@ pub(super) async fn rounds(bench: &mut Bench, server: &Server) -> Result<(), Box
         server.set_limit(account, NO_LIMIT).await?;
     }
     fill(server, "live", LIVE).await?;
-    let repetitions = bench.amount(15, 5);
+    let repetitions = bench.amount(30, 6);
     let (mut none, mut live) = (Vec::new(), Vec::new());
     for repetition in 0..=repetitions {
-        let (first, second) = (
-            round(server, "none", ASKED).await?,
-            round(server, "live", ASKED).await?,
-        );
+        // In turns, so that what one round leaves to be done does not always fall on the same other one.
+        let (first, second) = if repetition % 2 == 0 {
+            let first = round(server, "none", ASKED).await?;
+            (first, round(server, "live", ASKED).await?)
+        } else {
+            let second = round(server, "live", ASKED).await?;
+            (round(server, "none", ASKED).await?, second)
+        };
         // The first one reads pages and prepares statements.
         if repetition > 0 {
             none.push(first);
             live.push(second);
         }
     }
-    let time = |rounds: &[Round]| {
-        let times: Vec<Duration> = rounds.iter().map(|round| round.took).collect();
-        median_of(&times)
-    };
+    let took =
+        |rounds: &[Round]| -> Vec<Duration> { rounds.iter().map(|round| round.took).collect() };
     let read = |rounds: &[Round]| {
         let read: Vec<u64> = rounds.iter().map(|round| round.rows_read).collect();
         median_of(&read)
     };
-    let (without, with) = (time(&none)?, time(&live)?);
+    let (without, with) = (median_of(&took(&none))?, median_of(&took(&live))?);
     let (read_without, read_with) = (read(&none)? as f64, read(&live)? as f64);
     let report = &mut bench.report;
     report.line(
