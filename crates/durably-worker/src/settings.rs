@@ -79,6 +79,11 @@ impl Environment {
         self.text("API_TOKEN")
     }
 
+    /// Where objects that are not there yet should come to be, if anybody has a wish.
+    pub(crate) fn location_hint(&self) -> Option<String> {
+        self.text("LOCATION_HINT")
+    }
+
     /// The limit of an account that was given none.
     pub(crate) fn default_limit(&self) -> Result<u64, ConfigError> {
         Ok(self.permits("DEFAULT_LIMIT")?.unwrap_or(10))

@@ -65,10 +65,7 @@ impl Way {
     pub(crate) fn new(environment: &Environment, context: JsValue) -> Result<Way, BindingError> {
         Ok(Way {
             accounts: accounts(environment)?,
-            shards: with_hints(
-                environment,
-                ObjectStubs::new(&environment.0, "JOB_SHARD", "JobShard")?,
-            ),
+            shards: objects(environment, "JOB_SHARD", "JobShard")?,
             context,
         })
     }
@@ -91,15 +88,20 @@ impl Way {
 
 /// The accounts' objects.
 pub(crate) fn accounts(environment: &Environment) -> Result<ObjectStubs, BindingError> {
-    let stubs = ObjectStubs::new(&environment.0, "ACCOUNT_LIMIT", "AccountLimit")?;
-    Ok(with_hints(environment, stubs))
+    objects(environment, "ACCOUNT_LIMIT", "AccountLimit")
 }
 
-fn with_hints(environment: &Environment, stubs: ObjectStubs) -> ObjectStubs {
-    match environment.text("LOCATION_HINT") {
+/// The objects of a class, which come to be where the settings wish.
+pub(crate) fn objects(
+    environment: &Environment,
+    binding: &str,
+    class: &'static str,
+) -> Result<ObjectStubs, BindingError> {
+    let stubs = ObjectStubs::new(&environment.0, binding, class)?;
+    Ok(match environment.location_hint() {
         Some(hint) => stubs.with_location_hints(move |_| Some(hint.clone())),
         None => stubs,
-    }
+    })
 }
 
 /// Has an object answer a request. The call begins at once.

@@ -148,3 +148,38 @@ async fn an_object_lives_on_after_a_panic() {
     let usage = ask(&workerd, "GET", path, Value::Null).await.body;
     assert_eq!(usage["granted"], 2, "{usage}");
 }
+
+#[tokio::test]
+#[ignore = "needs workerd: run .ci/cloudflare test"]
+async fn objects_are_asked_for_with_the_hints_of_the_settings_and_of_members() {
+    let workerd = Workerd::start("faulty").await;
+    let job = json!({ "account": "acme", "id": "job-1" });
+    let submitted = ask(&workerd, "POST", "as-it-is/v1/jobs", job).await;
+    assert_eq!(submitted.status, 202, "{}", submitted.body);
+    let path = "as-it-is/v1/topologies/main/groups/t1";
+    let group = json!({
+        "members": [{ "id": "far", "state": "active", "locationHint": "apac" }, { "id": "any", "state": "active" }],
+        "states": { "limits": { "jobs": 1 } },
+    });
+    let made = ask(&workerd, "PUT", path, group).await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    let wait = format!("{path}/convergence?waitMs=60000");
+    let told = ask(&workerd, "GET", &wait, Value::Null).await.body;
+    assert_eq!(told["reached"], true, "{told}");
+    let wished = ask(&workerd, "GET", "wished", Value::Null).await.body;
+    let shards = wished.as_object().into_iter().flatten();
+    let shards = shards.filter(|(object, _)| object.starts_with("JOB_SHARD "));
+    let hints: Vec<&Value> = shards.map(|(_, hints)| hints).collect();
+    assert!(
+        !hints.is_empty() && hints.iter().all(|hints| **hints == json!(["weur"])),
+        "{wished}"
+    );
+    for (object, hint) in [
+        ("ACCOUNT_LIMIT acme", "weur"),
+        ("TOPOLOGY main", "weur"),
+        ("TOPOLOGY_MEMBER any", "weur"),
+        ("TOPOLOGY_MEMBER far", "apac"),
+    ] {
+        assert_eq!(wished[object], json!([hint]), "{object}: {wished}");
+    }
+}

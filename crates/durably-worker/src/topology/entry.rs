@@ -9,7 +9,7 @@ use durably::topology::{
     NoFallbacks, TopologyNameError, TopologyReader, TopologyUnavailable, UnavailableReason,
     check_group,
 };
-use durably_cloudflare::{ObjectStubs, WorkerTimer};
+use durably_cloudflare::WorkerTimer;
 use durably_http::ApiError;
 use durably_http::topology::{edition_tag, is_known, not_published};
 use futures::FutureExt;
@@ -23,6 +23,7 @@ use super::{asked, member};
 use crate::answer::{Answer, not_allowed, not_found};
 use crate::request::Request;
 use crate::settings::Environment;
+use crate::way::objects;
 
 type Reader = TopologyReader<TopologySource, WorkerTimer, fn() -> u64, NoFallbacks>;
 
@@ -112,7 +113,7 @@ async fn answered(
         return Err(not_allowed(method, allowed));
     }
     check_group(name).map_err(|_| ApiError::invalid("member", "must have 1 to 256 bytes"))?;
-    let stubs = ObjectStubs::new(&environment.0, binding, class)
+    let stubs = objects(environment, binding, class)
         .map_err(|error| ApiError::new(error.code(), error.to_string()))?;
     let rest: Array = path
         .iter()

@@ -117,9 +117,12 @@ impl Members {
                 let Some(url) = url.and_then(|url| url.as_str()) else {
                     let stubs =
                         ObjectStubs::new(&inner.environment.0, "TOPOLOGY_MEMBER", "TopologyMember");
-                    return stubs.map(At::Object).map_err(|error| {
-                        format!("the member's metadata names no url, and {error}").into()
-                    });
+                    let stubs = stubs.map_err(|error| {
+                        format!("the member's metadata names no url, and {error}")
+                    })?;
+                    let hint = member.location_hint.clone();
+                    let hint = hint.or_else(|| inner.environment.location_hint());
+                    return Ok(At::Object(stubs.with_location_hints(move |_| hint.clone())));
                 };
                 (url.to_owned(), None)
             }

@@ -22,6 +22,9 @@ const faulty :Workerd.Worker = (
   durableObjectNamespaces = [
     (className = "AccountLimit", uniqueKey = "faulty-account-limit", enableSql = true),
     (className = "JobShard", uniqueKey = "faulty-job-shard", enableSql = true),
+    (className = "TopologyCoordinator", uniqueKey = "faulty-topology-coordinator", enableSql = true),
+    (className = "TopologyMember", uniqueKey = "faulty-topology-member", enableSql = true),
+    (className = "TopologyShelf", uniqueKey = "faulty-topology-shelf", enableSql = true),
     (className = "Plain", uniqueKey = "faulty-plain", enableSql = true),
     (className = "WronglySet", uniqueKey = "faulty-wrongly-set", enableSql = true),
     (className = "WithoutSqlite", uniqueKey = "faulty-without-sqlite"),
@@ -30,11 +33,16 @@ const faulty :Workerd.Worker = (
   bindings = [
     (name = "ACCOUNT_LIMIT", durableObjectNamespace = "AccountLimit"),
     (name = "JOB_SHARD", durableObjectNamespace = "JobShard"),
+    (name = "TOPOLOGY", durableObjectNamespace = "TopologyCoordinator"),
+    (name = "TOPOLOGY_MEMBER", durableObjectNamespace = "TopologyMember"),
+    (name = "TOPOLOGY_SHELF", durableObjectNamespace = "TopologyShelf"),
     (name = "PLAIN", durableObjectNamespace = "Plain"),
     (name = "WRONGLY_SET", durableObjectNamespace = "WronglySet"),
     (name = "WITHOUT_SQLITE", durableObjectNamespace = "WithoutSqlite"),
     (name = "JOB_URL", text = "http://127.0.0.1:1/"),
     (name = "SHARDS_PER_ACCOUNT", text = "2"),
     (name = "ROUND_WAIT_MS", text = "20"),
+    (name = "LOCATION_HINT", text = "weur"),
+    (name = "STATE_CHANNELS", text = "limits"),
   ],
 );

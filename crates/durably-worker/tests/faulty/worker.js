@@ -1,18 +1,47 @@
 // The ready-made worker, set up wrongly in ways that a user may: each first part of a path is one of them, and the
-// rest is a path of the worker's.
+// rest is a path of the worker's. `/wished` answers where objects were wished to come to be, which is not to be seen of
+// them here.
 import { DurableObject } from "cloudflare:workers";
-import ready, { AccountLimit, JobShard } from "./ready.js";
+import ready, * as classes from "./ready.js";
 
-export { AccountLimit, JobShard };
+export { AccountLimit, TopologyMember, TopologyShelf } from "./ready.js";
+
+/** By binding and name of an object: the hints that it was asked for with. */
+const wished = {};
+
+/** The same environment, whose namespaces of objects note that. */
+function noting(env) {
+  const noted = (binding, objects) => ({
+    getByName(name, options) {
+      const hints = (wished[`${binding} ${name}`] ??= []);
+      const hint = options?.locationHint ?? null;
+      if (!hints.includes(hint)) hints.push(hint);
+      return objects.getByName(name, options);
+    },
+  });
+  const bindings = Object.entries(env).map(([name, value]) => [name, value?.getByName ? noted(name, value) : value]);
+  return Object.fromEntries(bindings);
+}
+
+const notingClass = (Class) =>
+  class extends Class {
+    constructor(ctx, env) {
+      super(ctx, noting(env));
+    }
+  };
+
+export class JobShard extends notingClass(classes.JobShard) {}
+
+export class TopologyCoordinator extends notingClass(classes.TopologyCoordinator) {}
 
 /** Another class than the one that is meant. */
 export class Plain extends DurableObject {}
 
 /** A class that has no SQLite: it is among `new_classes`, or in no migration. */
-export class WithoutSqlite extends AccountLimit {}
+export class WithoutSqlite extends classes.AccountLimit {}
 
 /** A class whose setting is no number. */
-export class WronglySet extends AccountLimit {
+export class WronglySet extends classes.AccountLimit {
   constructor(ctx, env) {
     super(ctx, { ...env, DEFAULT_LIMIT: "many" });
   }
@@ -41,6 +70,7 @@ export default {
         .catch((error) => ({ thrown: error.message }));
       return Response.json(answer);
     }
+    if (fault === "wished") return Response.json(wished);
     const { getRandomValues } = crypto;
     if (fault === "no-randomness") {
       // The host cannot go on without, so its object panics.
@@ -49,7 +79,7 @@ export default {
       };
     }
     try {
-      const faulty = (faults[fault] ?? faults["as-it-is"])(env);
+      const faulty = (faults[fault] ?? faults["as-it-is"])(noting(env));
       return await ready.fetch(new Request(new URL(`/${rest.join("/")}`, url), request), faulty, ctx);
     } finally {
       crypto.getRandomValues = getRandomValues;
