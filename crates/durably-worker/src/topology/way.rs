@@ -17,7 +17,7 @@ use wasm_bindgen::prelude::*;
 use crate::outgoing::{self, Incoming, Outgoing};
 use crate::request::Request;
 use crate::settings::Environment;
-use crate::way::ask;
+use crate::way::{ask, objects};
 
 /// Longer answers are not read, and more of a refusal is not told.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
@@ -115,14 +115,15 @@ impl Members {
             None => {
                 let url = member.meta.as_ref().and_then(|meta| meta.get("url"));
                 let Some(url) = url.and_then(|url| url.as_str()) else {
-                    let stubs =
-                        ObjectStubs::new(&inner.environment.0, "TOPOLOGY_MEMBER", "TopologyMember");
+                    let stubs = objects(&inner.environment, "TOPOLOGY_MEMBER", "TopologyMember");
                     let stubs = stubs.map_err(|error| {
                         format!("the member's metadata names no url, and {error}")
                     })?;
-                    let hint = member.location_hint.clone();
-                    let hint = hint.or_else(|| inner.environment.location_hint());
-                    return Ok(At::Object(stubs.with_location_hints(move |_| hint.clone())));
+                    // What is wished for it goes before what is wished for all.
+                    return Ok(At::Object(match member.location_hint.clone() {
+                        Some(hint) => stubs.with_location_hints(move |_| Some(hint.clone())),
+                        None => stubs,
+                    }));
                 };
                 (url.to_owned(), None)
             }
